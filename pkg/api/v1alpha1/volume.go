@@ -1,0 +1,114 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// VolumeFinalizer is on every UblkVolume from its creation. The node plugin
+// takes it off once the volume's file is in the pool's trash; the controller
+// takes it off when the volume's node no longer exists.
+const VolumeFinalizer = "csi-ublk.io/volume"
+
+// VolumeState is what should become of a volume's file.
+// +kubebuilder:validation:Enum=Present;Absent
+type VolumeState string
+
+const (
+	// VolumePresent: the file exists with spec.capacityBytes.
+	VolumePresent VolumeState = "Present"
+	// VolumeAbsent: the file is to go. The node refuses while the volume is in
+	// use (condition InUse) and changes nothing then.
+	VolumeAbsent VolumeState = "Absent"
+)
+
+// Condition types of a UblkVolume.
+const (
+	// VolumeReady is True when the file exists, has its full size and is durable.
+	VolumeReady = "Ready"
+	// VolumeInUse is the node's answer to spec.state Absent: True when the volume
+	// is attached or staged, so that nothing was removed.
+	VolumeInUse = "InUse"
+)
+
+// Reasons of VolumeReady being False.
+const (
+	ReasonPoolFull    = "PoolFull"    // the pool has no room for the volume's full size
+	ReasonPoolMissing = "PoolMissing" // the node has no such pool
+	ReasonPoolFailed  = "PoolFailed"  // the pool is there and does not work
+)
+
+// UblkVolumeSpec says where a volume lives and how large it is.
+// +kubebuilder:validation:XValidation:rule="self.node == oldSelf.node",message="spec.node is immutable"
+// +kubebuilder:validation:XValidation:rule="self.pool == oldSelf.pool",message="spec.pool is immutable"
+// +kubebuilder:validation:XValidation:rule="self.csiName == oldSelf.csiName",message="spec.csiName is immutable"
+// +kubebuilder:validation:XValidation:rule="self.queues == oldSelf.queues && self.queueDepth == oldSelf.queueDepth",message="spec.queues and spec.queueDepth are immutable"
+// +kubebuilder:validation:XValidation:rule="self.capacityBytes >= oldSelf.capacityBytes",message="spec.capacityBytes can only grow"
+type UblkVolumeSpec struct {
+	// Node is the name of the Kubernetes node that holds the volume.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node"`
+	// Pool is the name of the node's pool that holds the volume's file.
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`
+	Pool string `json:"pool"`
+	// CapacityBytes is the size of the block device, a multiple of 4096.
+	// +kubebuilder:validation:Minimum=4096
+	// +kubebuilder:validation:XValidation:rule="self % 4096 == 0",message="must be a multiple of 4096"
+	CapacityBytes int64 `json:"capacityBytes"`
+	// CSIName is the name given to CreateVolume, which makes it idempotent.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	CSIName string `json:"csiName"`
+	// Queues is the number of hardware queues of the device.
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=32
+	Queues int32 `json:"queues,omitempty"`
+	// QueueDepth is the number of requests in flight per queue.
+	// +kubebuilder:default=64
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1024
+	QueueDepth int32 `json:"queueDepth,omitempty"`
+	// State says whether the volume's file should exist.
+	// +kubebuilder:default=Present
+	State VolumeState `json:"state,omitempty"`
+}
+
+// UblkVolumeStatus is what the volume's node saw.
+type UblkVolumeStatus struct {
+	// ObservedGeneration is the metadata.generation that this status answers.
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// AllocatedBytes is the space that the file takes in its pool.
+	AllocatedBytes int64 `json:"allocatedBytes,omitempty"`
+	// Conditions: Ready, InUse.
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// UblkVolume is one node-local volume: a file in a pool of a node, served to
+// pods as a ublk block device. Its name is the CSI volume id.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=uv,categories=csi-ublk
+// +kubebuilder:subresource:status
+// +kubebuilder:selectablefield:JSONPath=`.spec.node`
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
+// +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
+// +kubebuilder:printcolumn:name="Capacity",type=integer,JSONPath=`.spec.capacityBytes`
+// +kubebuilder:printcolumn:name="Allocated",type=integer,JSONPath=`.status.allocatedBytes`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type UblkVolume struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   UblkVolumeSpec   `json:"spec"`
+	Status UblkVolumeStatus `json:"status,omitempty"`
+}
+
+// UblkVolumeList is a list of UblkVolume.
+// +kubebuilder:object:root=true
+type UblkVolumeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []UblkVolume `json:"items"`
+}
