@@ -1,0 +1,76 @@
+// Package guest starts virtual machines with a real ublk driver and runs commands in them.
+package guest
+
+import (
+	"io"
+
+	"github.com/csi-ublk/csi-ublk/test/vm/kernel"
+)
+
+// Spec describes a guest. Kernel and Root are needed, everything else has a default.
+type Spec struct {
+	// Name is the guest's host name; "" means "guest".
+	Name string
+	// Accel says how the guest runs; "" means Auto's choice for the kernel's machine kind.
+	Accel Accel
+	// Kernel is the kernel to boot, of the machine kind that Accel runs.
+	Kernel kernel.Kernel
+	// Root is an ext4 image for /. The guest writes to a copy-on-write file in Dir, never to it.
+	Root string
+	// Dir holds the guest's disks, its console log and its memory file. "" means a temporary directory, removed by Close.
+	// A directory that already has disks boots with them: that is a reboot, after a power cut if the last guest was killed.
+	Dir string
+	// DataDiskBytes is the size of the sparse data disk, /dev/data in the guest; 0 means 8 GiB.
+	DataDiskBytes int64
+	// MemoryMiB is the guest's memory; 0 means 1024.
+	MemoryMiB int
+	// Shares are host directories that the guest sees.
+	Shares []Share
+	// Net connects the guest; nil means loopback only.
+	Net *Net
+	// Modules are loaded at boot besides ublk_drv.
+	Modules []string
+	// NoUblk leaves ublk_drv out.
+	NoUblk bool
+	// Cmdline is added to the kernel's command line.
+	Cmdline []string
+	// Boot is a script for bash that runs when the guest is set up, and before Start returns; its output goes to the
+	// console. What it starts in the background lives on.
+	Boot string
+	// Console also receives the console's output; nil means only the log in Dir.
+	Console io.Writer
+}
+
+// Share is a directory of the host that the guest sees, writable unless ReadOnly.
+type Share struct {
+	Host, Guest string
+	ReadOnly    bool
+}
+
+// Net is a guest's one network card, eth0.
+type Net struct {
+	// Namespace is the network namespace (a path such as /run/netns/x) that holds Tap; "" means this process's.
+	Namespace string
+	// Tap is an existing tap device that the guest's card is plugged into.
+	Tap string
+	// MAC is the card's address; "" means one made from Address.
+	MAC string
+	// Address is the guest's address with its prefix length; "" leaves the card without one.
+	Address string
+	// Gateway is the default route; "" means none.
+	Gateway string
+}
+
+// Cmd is a command for the guest.
+type Cmd struct {
+	// Args is the program, found in the guest's PATH, and its arguments.
+	Args []string
+	// Dir is the working directory; "" means /root.
+	Dir string
+	// Env is added to a minimal environment (PATH, HOME, TMPDIR).
+	Env []string
+	// Stdin is read to its end; nil means nothing.
+	Stdin io.Reader
+	// Stdout and Stderr receive the output; nil discards it.
+	Stdout, Stderr io.Writer
+}
