@@ -1,0 +1,44 @@
+package ublk
+
+import (
+	"errors"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Counters count what a device did. All fields only grow, and are added to
+// atomically; the layout is fixed (CountersBytes bytes), so that a Counters may
+// lie in memory shared with another process.
+type Counters struct {
+	Reads, Writes, Flushes, Discards, WriteZeroes         atomic.Uint64
+	ReadBytes, WriteBytes, DiscardBytes, WriteZeroesBytes atomic.Uint64
+	ReadErrors, WriteErrors, FlushErrors, DiscardErrors   atomic.Uint64
+	WriteZeroesErrors                                     atomic.Uint64
+	ReadNanos, WriteNanos, FlushNanos, DiscardNanos       atomic.Uint64
+	WriteZeroesNanos                                      atomic.Uint64
+	// FUAWrites are those of Writes that were made durable one by one.
+	FUAWrites atomic.Uint64
+	// BufferWaits counts requests that had to wait for a buffer of the ring.
+	BufferWaits atomic.Uint64
+	// Failed is 1 once the target failed for good (FileTarget.Err).
+	Failed atomic.Uint64
+	_      [10]uint64
+}
+
+// CountersBytes is the size of a Counters.
+const CountersBytes = 256
+
+var _ [CountersBytes]byte = [unsafe.Sizeof(Counters{})]byte{}
+
+// CountersAt uses b, which must be 8-byte aligned and CountersBytes long, as a
+// Counters. b must stay mapped for as long as the result is used.
+func CountersAt(b []byte) (*Counters, error) {
+	if len(b) < CountersBytes {
+		return nil, errors.New("ublk counters: memory too small")
+	}
+	p := unsafe.Pointer(unsafe.SliceData(b))
+	if uintptr(p)%8 != 0 {
+		return nil, errors.New("ublk counters: memory not aligned")
+	}
+	return (*Counters)(p), nil
+}
