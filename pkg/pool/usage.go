@@ -1,0 +1,134 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Usage is the space of a pool.
+type Usage struct {
+	// CapacityBytes is what may be promised to volumes in all: the size less the
+	// reserve and, in a path pool, less what others keep on the file system.
+	CapacityBytes int64
+	// FreeBytes is the file system's free space.
+	FreeBytes int64
+	// PromisedBytes is the sum of the full sizes of the volumes.
+	PromisedBytes int64
+	// ReclaimingBytes is what deleted volumes still take.
+	ReclaimingBytes int64
+}
+
+// AvailableBytes is the size of the largest volume that the pool takes now.
+func (u Usage) AvailableBytes() int64 {
+	return max(0, u.CapacityBytes-u.PromisedBytes-u.ReclaimingBytes)
+}
+
+// Usage returns the pool's space. It takes the same time with any number of
+// volumes.
+func (p *Pool) Usage() (Usage, error) {
+	fs, err := p.statfs()
+	if err != nil {
+		return Usage{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.usageOf(fs), nil
+}
+
+type space struct{ total, free int64 }
+
+func (p *Pool) statfs() (space, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(p.root.Fd()), &st); err != nil {
+		return space{}, fmt.Errorf("space of pool %s: %w", p.o.Name, err)
+	}
+	return space{total: int64(st.Blocks) * st.Frsize, free: int64(st.Bavail) * st.Frsize}, nil
+}
+
+// usageOf needs p.mu.
+func (p *Pool) usageOf(fs space) Usage {
+	size := fs.total
+	if p.o.Kind == KindPath && p.o.SizeBytes > 0 {
+		size = min(size, p.o.SizeBytes)
+	}
+	reserve := p.o.ReserveBytes
+	if reserve == 0 {
+		reserve = size * int64(p.o.ReservePercent) / 100
+	}
+	capacity := min(size-reserve, fs.total-p.foreign-reserve)
+	return Usage{
+		CapacityBytes:   max(0, capacity),
+		FreeBytes:       fs.free,
+		PromisedBytes:   p.promised,
+		ReclaimingBytes: p.reclaiming,
+	}
+}
+
+// reserve takes the full size of a new volume out of what may be promised.
+func (p *Pool) reserve(id string, sizeBytes int64) error {
+	fs, err := p.statfs()
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, taken := p.sizes[id]; taken {
+		return fmt.Errorf("create volume %s in pool %s: another call creates it: %w", id, p.o.Name, unix.EALREADY)
+	}
+	u := p.usageOf(fs)
+	if sizeBytes > u.AvailableBytes() {
+		return &FullError{Pool: p.o.Name, WantedBytes: sizeBytes, AvailableBytes: u.AvailableBytes(),
+			CapacityBytes: u.CapacityBytes, PromisedBytes: u.PromisedBytes, ReclaimingBytes: u.ReclaimingBytes}
+	}
+	p.sizes[id] = sizeBytes
+	p.promised += sizeBytes
+	return nil
+}
+
+func (p *Pool) release(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.promised -= p.sizes[id]
+	delete(p.sizes, id)
+}
+
+// Measure looks anew at what others keep on the file system of a path pool, which
+// takes time in proportion to the number of volumes: call it now and then, not
+// per operation. In other pools it does nothing.
+func (p *Pool) Measure() error {
+	if err := p.measureForeign(); err != nil {
+		return fmt.Errorf("measure pool %s: %w", p.o.Name, err)
+	}
+	return nil
+}
+
+func (p *Pool) measureForeign() error {
+	if p.o.Kind != KindPath {
+		return nil
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(p.root.Fd()), &st); err != nil {
+		return err
+	}
+	used := int64(st.Blocks-st.Bfree) * st.Frsize
+	var ours int64
+	for _, dir := range []*os.File{p.volumes, p.trash} {
+		// A file that goes away while it is counted: next time.
+		if err := eachFile(dir, func(_ string, st unix.Stat_t) { ours += allocated(st) }); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.foreign = max(0, used-ours)
+	return nil
+}
+
+func (p *Pool) changed() {
+	if p.o.OnChange != nil {
+		p.o.OnChange()
+	}
+}

@@ -1,0 +1,208 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// SizeError says that a volume exists with another size than the one asked for.
+// It matches fs.ErrExist.
+type SizeError struct {
+	ID                    string
+	HasBytes, WantedBytes int64
+}
+
+func (e *SizeError) Error() string {
+	return fmt.Sprintf("volume %s exists with %d bytes, not %d", e.ID, e.HasBytes, e.WantedBytes)
+}
+
+func (e *SizeError) Is(target error) bool { return target == fs.ErrExist }
+
+// FullError says that a volume's full size does not fit into what the pool may
+// still promise. It matches syscall.ENOSPC.
+type FullError struct {
+	Pool                         string
+	WantedBytes, AvailableBytes  int64
+	CapacityBytes, PromisedBytes int64
+	ReclaimingBytes              int64
+}
+
+func (e *FullError) Error() string {
+	return fmt.Sprintf("pool %s is full: %d bytes wanted, %d available (capacity %d, promised to volumes %d, of deleted volumes and not yet free %d)",
+		e.Pool, e.WantedBytes, e.AvailableBytes, e.CapacityBytes, e.PromisedBytes, e.ReclaimingBytes)
+}
+
+func (e *FullError) Is(target error) bool { return target == unix.ENOSPC }
+
+// VolumePath is the absolute path of a volume's file, whether it exists or not.
+func (p *Pool) VolumePath(id string) string { return VolumePath(p.o.StateDir, p.o.Name, id) }
+
+// VolumePath is the path of a volume's file in a state directory. The id must
+// have passed CheckID.
+func VolumePath(stateDir, pool, id string) string {
+	return filepath.Join(stateDir, "pools", pool, "volumes", id)
+}
+
+// Create makes a volume's file of sizeBytes, all holes, and returns when file and
+// name are durable. A volume that exists with that size is left alone; with
+// another one the error is a *SizeError. The error is a *FullError when the full
+// size does not fit.
+func (p *Pool) Create(id string, sizeBytes int64) error {
+	if err := CheckID(id); err != nil {
+		return err
+	}
+	if sizeBytes <= 0 {
+		return fmt.Errorf("create volume %s: size %d: %w", id, sizeBytes, ErrInvalid)
+	}
+	has, err := p.Size(id)
+	switch {
+	case err == nil && has == sizeBytes:
+		// Perhaps made by a call that died before its last sync.
+		return p.syncVolume(id)
+	case err == nil:
+		return &SizeError{ID: id, HasBytes: has, WantedBytes: sizeBytes}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if err := p.reserve(id, sizeBytes); err != nil {
+		return err
+	}
+	if err := p.createFile(id, sizeBytes); err != nil {
+		p.release(id)
+		return fmt.Errorf("create volume %s in pool %s: %w", id, p.o.Name, err)
+	}
+	p.changed()
+	return nil
+}
+
+// createFile makes the file without a name, so that a crash leaves none behind,
+// and gives it one when it has its size.
+func (p *Pool) createFile(id string, sizeBytes int64) error {
+	fd, err := unix.Openat(int(p.volumes.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fmt.Errorf("open unnamed file: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), id)
+	defer f.Close()
+	if err := unix.Ftruncate(fd, sizeBytes); err != nil {
+		return fmt.Errorf("set size %d: %w", sizeBytes, err)
+	}
+	if err := unix.Fsync(fd); err != nil {
+		return fmt.Errorf("sync: %w", err)
+	}
+	if err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), int(p.volumes.Fd()), id, unix.AT_SYMLINK_FOLLOW); err != nil {
+		return fmt.Errorf("name file: %w", err)
+	}
+	if err := p.volumes.Sync(); err != nil {
+		return fmt.Errorf("sync directory: %w", err)
+	}
+	return nil
+}
+
+func (p *Pool) syncVolume(id string) error {
+	fd, err := unix.Openat(int(p.volumes.Fd()), id, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("open volume %s: %w", id, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Fsync(fd); err != nil {
+		return fmt.Errorf("sync volume %s: %w", id, err)
+	}
+	return p.volumes.Sync()
+}
+
+// Size returns the full size of a volume, looking at its file and not only at
+// the index. The error matches fs.ErrNotExist when there is no file, in which case
+// the volume also stops to count.
+func (p *Pool) Size(id string) (int64, error) {
+	st, err := p.stat(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		p.release(id)
+	}
+	if err != nil {
+		return 0, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// Also takes in a file that somebody put there.
+	p.promised += st.Size - p.sizes[id]
+	p.sizes[id] = st.Size
+	return st.Size, nil
+}
+
+// AllocatedBytes is the space that a volume's file takes in the pool.
+func (p *Pool) AllocatedBytes(id string) (int64, error) {
+	st, err := p.stat(id)
+	return allocated(st), err
+}
+
+func (p *Pool) stat(id string) (st unix.Stat_t, err error) {
+	if err := CheckID(id); err != nil {
+		return st, err
+	}
+	if err := unix.Fstatat(int(p.volumes.Fd()), id, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return st, fmt.Errorf("stat volume %s in pool %s: %w", id, p.o.Name, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return st, fmt.Errorf("volume %s in pool %s is no regular file", id, p.o.Name)
+	}
+	return st, nil
+}
+
+// Delete moves a volume's file to the trash and returns when that is durable. The
+// space is given back by Reclaim. A volume that does not exist is deleted already.
+// The caller makes sure that nobody uses the file.
+func (p *Pool) Delete(id string) error {
+	st, err := p.stat(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		p.release(id)
+		// The name may be gone by a rename whose sync never came.
+		return p.syncDelete(id)
+	}
+	if err != nil {
+		return err
+	}
+	name, err := p.moveToTrash(id)
+	if err != nil {
+		return fmt.Errorf("delete volume %s in pool %s: %w", id, p.o.Name, err)
+	}
+	t := trashed{name: name, counted: allocated(st)}
+	p.mu.Lock()
+	p.promised -= p.sizes[id]
+	delete(p.sizes, id)
+	p.reclaiming += t.counted
+	p.mu.Unlock()
+	// Only then may the reaper have it: a file that a crash brings back to its
+	// place must be whole.
+	err = p.syncDelete(id)
+	if err == nil {
+		p.reap(t)
+	}
+	p.changed()
+	return err
+}
+
+func (p *Pool) moveToTrash(id string) (name string, err error) {
+	for n := 0; ; n++ {
+		// Ids come back: the trash may hold an earlier volume of this name.
+		name = fmt.Sprintf("%s.%d", id, n)
+		err := unix.Renameat2(int(p.volumes.Fd()), id, int(p.trash.Fd()), name, unix.RENAME_NOREPLACE)
+		if !errors.Is(err, unix.EEXIST) {
+			return name, err
+		}
+	}
+}
+
+func (p *Pool) syncDelete(id string) error {
+	// The new name first: never neither.
+	if err := errors.Join(p.trash.Sync(), p.volumes.Sync()); err != nil {
+		return fmt.Errorf("delete volume %s in pool %s: sync directory: %w", id, p.o.Name, err)
+	}
+	return nil
+}
