@@ -1,0 +1,102 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
+)
+
+// Attachment says what to serve.
+type Attachment struct {
+	Device ublk.DeviceInfo
+	// Path is the backing file; FileDevice and FileInode are what stat says of
+	// it: any other file there is refused.
+	Path                  string
+	FileDevice, FileInode uint64
+	ReadOnly              bool
+	// Slot of the shared counters.
+	Slot uint32
+}
+
+// Attach opens a device and its file, and returns when every tag is armed: the
+// device can be started then. After an error other than ErrLost the caller must
+// Stop the device, Drain and Close, since some tags may be armed.
+func (p *Process) Attach(ctx context.Context, a Attachment) error {
+	d := &a.Device
+	return p.call(ctx, request{
+		op: opAttach, device: d.ID, queues: d.Queues, depth: d.Depth, maxIOBytes: d.MaxIOBytes,
+		features: uint64(d.Features), slot: a.Slot, readOnly: a.ReadOnly,
+		fileDevice: a.FileDevice, fileInode: a.FileInode, path: a.Path,
+	})
+}
+
+// Drain waits until every tag of the device has been aborted, which Stop of the
+// device brings about. A device this worker does not have is drained.
+func (p *Process) Drain(ctx context.Context, device uint32) error {
+	return p.call(ctx, request{op: opDrain, device: device})
+}
+
+// Close lets go of a drained device and of its file.
+func (p *Process) Close(ctx context.Context, device uint32) error {
+	return p.call(ctx, request{op: opClose, device: device})
+}
+
+// A remoteError is an error of the other process that keeps its errno.
+type remoteError struct {
+	text  string
+	errno syscall.Errno
+}
+
+func (e *remoteError) Error() string { return e.text }
+
+func (e *remoteError) Unwrap() error {
+	if e.errno == 0 {
+		return nil
+	}
+	return e.errno
+}
+
+func (p *Process) call(ctx context.Context, r request) error {
+	if len(r.path) > maxTextBytes {
+		return fmt.Errorf("path of %d bytes: %w", len(r.path), syscall.ENAMETOOLONG)
+	}
+	answer := make(chan result, 1)
+	p.mu.Lock()
+	if p.ended {
+		p.mu.Unlock()
+		return ErrLost
+	}
+	p.seq++
+	r.seq = p.seq
+	p.waiting[r.seq] = answer
+	p.mu.Unlock()
+	select {
+	case p.requests <- r:
+	case <-p.lost:
+		return ErrLost
+	case <-ctx.Done():
+		p.forget(r.seq)
+		return context.Cause(ctx)
+	}
+	select {
+	case res, ok := <-answer:
+		switch {
+		case !ok:
+			return ErrLost
+		case res.text != "":
+			return &remoteError{text: res.text, errno: syscall.Errno(res.errno)}
+		}
+		return nil
+	case <-ctx.Done():
+		p.forget(r.seq)
+		return context.Cause(ctx)
+	}
+}
+
+func (p *Process) forget(seq uint64) {
+	p.mu.Lock()
+	delete(p.waiting, seq)
+	p.mu.Unlock()
+}
