@@ -3,43 +3,11 @@
 package ublk
 
 import (
-	"context"
 	"errors"
 	"os"
-	"time"
 )
 
 var errStub = errors.ErrUnsupported
-
-// Control issues the driver's control commands.
-type Control struct{}
-
-// OpenControl opens the driver.
-func OpenControl(ControlOptions) (*Control, error) { return nil, opError("open", -1, errStub) }
-
-func (*Control) Close() error       { return errStub }
-func (*Control) Features() Features { return 0 }
-func (*Control) Add(context.Context, DeviceOptions) (DeviceInfo, error) {
-	return DeviceInfo{}, errStub
-}
-func (*Control) SetParams(context.Context, uint32, Params) error { return errStub }
-func (*Control) Params(context.Context, uint32) (Params, error)  { return Params{}, errStub }
-func (*Control) Info(context.Context, uint32) (DeviceInfo, error) {
-	return DeviceInfo{}, errStub
-}
-func (*Control) Start(context.Context, uint32, int) error             { return errStub }
-func (*Control) Stop(context.Context, uint32) error                   { return errStub }
-func (*Control) TryStop(context.Context, uint32) error                { return errStub }
-func (*Control) Delete(context.Context, uint32) error                 { return errStub }
-func (*Control) DeleteAsync(context.Context, uint32) error            { return errStub }
-func (*Control) StartRecovery(context.Context, uint32) error          { return errStub }
-func (*Control) EndRecovery(context.Context, uint32, int) error       { return errStub }
-func (*Control) UpdateSize(context.Context, uint32, uint64) error     { return errStub }
-func (*Control) Quiesce(context.Context, uint32, time.Duration) error { return errStub }
-func (*Control) ProbeDeleteKind(context.Context) (DeleteKind, error)  { return DeleteUnknown, errStub }
-
-// Devices lists the devices of the kernel.
-func Devices() ([]uint32, error) { return nil, errStub }
 
 // Ring runs requests.
 type Ring struct{}
