@@ -217,22 +217,32 @@ func TestCommandsOfManyGoroutinesRunAtOnce(t *testing.T) {
 	}
 }
 
+// The probe must never promise more than the kernel keeps. The other way round
+// a loaded machine may hide what the kernel can do, but not most of the time.
 func TestDeleteKindIsTheKernels(t *testing.T) {
 	c := control(t)
-	for range 5 {
+	want := os.Getenv("UBLK_EXPECT_KIND")
+	if want == "" {
+		t.Fatal("UBLK_EXPECT_KIND must say what this kernel is")
+	}
+	const rounds = 7
+	right := 0
+	for range rounds {
 		begin := time.Now()
 		kind, err := c.ProbeDeleteKind(ctxFor(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("%v in %v", kind, time.Since(begin))
-		want := os.Getenv("UBLK_EXPECT_KIND")
 		switch {
-		case want == "":
-			t.Fatal("UBLK_EXPECT_KIND must say what this kernel is")
-		case kind.String() != want:
-			t.Errorf("probed %v, want %v", kind, want)
+		case kind.String() == want:
+			right++
+		case want != DeleteUnlocked.String() || kind != DeleteLocked:
+			t.Errorf("probed %v on a kernel that is %v", kind, want)
 		}
+	}
+	if 2*right < rounds {
+		t.Errorf("%d of %d probes said %v", right, rounds, want)
 	}
 	if ids, err := Devices(); err != nil || len(ids) != 0 {
 		t.Errorf("the probe left %v, %v", ids, err)

@@ -1,6 +1,7 @@
 package ublk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,7 @@ import (
 )
 
 const (
-	deleteSamples    = 5
+	deleteSamples    = 11
 	deleteMinSamples = 3
 	// shortDelete is a deletion too quick to hold anybody up: less than any
 	// grace period takes.
@@ -100,20 +101,35 @@ func (c *Control) sampleDelete(ctx context.Context, o DeviceOptions, other uint3
 	return s, s.rest > 0, nil
 }
 
-// classifyDelete decides by the median, so that one stray sample cannot.
+// classifyDelete counts the samples in which the other command got through while
+// the deletion went on. Under load some are spoilt, nearly always to the other
+// side: a command that met no lock can be late all the same, one that met it
+// cannot be early. So a good third of them proves that there is none.
 func classifyDelete(samples []deleteSample) DeleteKind {
-	var ratios []float64
-	for _, s := range samples {
-		if s.rest >= shortDelete {
-			ratios = append(ratios, float64(s.blocked)/float64(s.rest))
-		}
-	}
-	if len(ratios) < deleteMinSamples {
+	usable := usableSamples(samples)
+	if len(usable) < deleteMinSamples {
 		return DeleteNoWait
 	}
-	slices.Sort(ratios)
-	if ratios[len(ratios)/2] < 0.5 {
+	free := 0
+	for _, s := range usable {
+		if 2*s.blocked < s.rest {
+			free++
+		}
+	}
+	if free >= deleteMinSamples && 11*free >= 4*len(usable) {
 		return DeleteUnlocked
 	}
 	return DeleteLocked
+}
+
+// usableSamples leaves out those in which the probing thread was held up, so
+// that it saw only the last bit of the deletion.
+func usableSamples(samples []deleteSample) []deleteSample {
+	if len(samples) == 0 {
+		return nil
+	}
+	byRest := slices.SortedFunc(slices.Values(samples), func(a, b deleteSample) int { return cmp.Compare(a.rest, b.rest) })
+	least := max(shortDelete, byRest[len(byRest)/2].rest/2)
+	i, _ := slices.BinarySearchFunc(byRest, least, func(s deleteSample, d time.Duration) int { return cmp.Compare(s.rest, d) })
+	return byRest[i:]
 }

@@ -1,0 +1,35 @@
+package ublk
+
+import (
+	"testing"
+	"time"
+)
+
+func TestClassifyDelete(t *testing.T) {
+	ms := func(pairs ...float64) (list []deleteSample) {
+		for i := 0; i < len(pairs); i += 2 {
+			list = append(list, deleteSample{
+				rest:    time.Duration(pairs[i] * float64(time.Millisecond)),
+				blocked: time.Duration(pairs[i+1] * float64(time.Millisecond)),
+			})
+		}
+		return list
+	}
+	for name, c := range map[string]struct {
+		samples []deleteSample
+		want    DeleteKind
+	}{
+		"nothing measured":                           {nil, DeleteNoWait},
+		"deletions over at once":                     {ms(.1, .1, .2, .1, .1, .3, .05, .1, .1, .1), DeleteNoWait},
+		"the other command waits each time":          {ms(7, 6.9, 8, 8.1, 7, 7, 6, 5.8, 9, 9.3), DeleteLocked},
+		"the other command never waits":              {ms(7, .7, 8, .9, 7, 1, 6, .5, 9, .8), DeleteUnlocked},
+		"two of five late by load":                   {ms(7, 9, 8, .9, 7, 12, 6, .5, 9, .8), DeleteUnlocked},
+		"one of five early by load proves nothing":   {ms(7, 7, 8, .9, 7, 7, 6, 6, 9, 9), DeleteLocked},
+		"late looks at a deletion do not count":      {ms(.8, 4, .7, .9, .8, 3, 7, .5, 9, .8, 8, .7, 10, .6, 9, .9), DeleteUnlocked},
+		"two usable samples are too few for a claim": {ms(7, .7, 8, .9), DeleteNoWait},
+	} {
+		if got := classifyDelete(c.samples); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
