@@ -145,3 +145,17 @@ func (h *Host) Noted(name string, maxAge time.Duration) (value string, ok bool) 
 	b, err := os.ReadFile(path)
 	return string(b), err == nil
 }
+
+// Unnote drops all notes whose name has that prefix.
+func (h *Host) Unnote(prefix string) error {
+	files, err := filepath.Glob(filepath.Join(h.Cache, "note", prefix+"*"))
+	if err != nil {
+		return fmt.Errorf("list notes %s: %w", prefix, err)
+	}
+	for _, f := range files {
+		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("drop note: %w", err)
+		}
+	}
+	return nil
+}

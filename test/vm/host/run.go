@@ -22,6 +22,9 @@ type Command struct {
 	Env  []string // added to this process's environment
 	// Nice lowers the priority, for builds that would starve the machine.
 	Nice bool
+	// Contained runs it in a process name space of its own (as root), so that nothing of a tree of processes outlives this
+	// process, even if that is killed. Not for programs that look at /proc.
+	Contained bool
 }
 
 // Run runs the command in a process group of its own, which is killed as a whole when ctx ends or this process dies, and
@@ -38,6 +41,9 @@ func Run(ctx context.Context, c Command) (string, error) {
 	cmd.Stdout = io.MultiWriter(&stdout, &both)
 	cmd.Stderr = &both
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	if c.Contained && os.Geteuid() == 0 {
+		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID
+	}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second
 	// The parent-death signal comes when the thread that forked ends, so that thread must stay until the program has ended.

@@ -1,0 +1,122 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/csi-ublk/csi-ublk/test/vm/host"
+)
+
+// basePackages is what the node role runs (mkfs, fsck, mount, resize, modprobe), and a busybox for whoever looks around in a
+// pod. Certificates are left out: the driver talks to nobody but the API server, whose authority the pod's token brings.
+var basePackages = []string{"btrfs-progs", "busybox-static", "dash", "e2fsprogs", "kmod", "mount", "util-linux", "xfsprogs"}
+
+// baseRecipe changes when the way of making the base does.
+const baseRecipe = "1"
+
+// cut are files of the packages that no container needs: documentation, translations, and the interpreters and tables of
+// helpers that are not called (xfs_scrub's Python and its 30 MB of Unicode, Perl, debconf).
+var cut = []string{
+	"/usr/share/man", "/usr/share/doc", "/usr/share/locale", "/usr/share/info", "/usr/share/lintian", "/usr/share/bash-completion",
+	"/usr/share/zoneinfo", "/usr/share/perl*", "/usr/share/debconf", "/usr/share/python3", "/usr/share/initramfs-tools",
+	"/usr/lib/python3*", "/usr/bin/python3*", "/usr/bin/perl*", "/usr/lib/*/perl-base", "/usr/lib/*/perl", "/usr/lib/*/gconv",
+	"/usr/lib/*/libicudata.so*", "/usr/lib/*/libicui18n.so*", "/usr/lib/*/libicuuc.so*", "/usr/sbin/xfs_scrub*", "/usr/lib/*/xfsprogs",
+	"/var/cache/*", "/var/lib/apt/*", "/var/log/*", "/etc/apt", "/etc/cron*", "/etc/systemd", "/lib/systemd", "/usr/lib/systemd", "/dev/*",
+}
+
+// base returns the tar of the image's Debian layer. Only unpacked, never configured: no maintainer script runs, so it takes
+// seconds and needs neither a chroot nor the target's processor.
+func base(ctx context.Context, h *host.Host) (string, error) {
+	if err := h.Need(ctx, host.Tool{Program: "mmdebstrap", Package: "mmdebstrap"}); err != nil {
+		return "", err
+	}
+	apt, err := h.Apt(ctx, "stable")
+	if err != nil {
+		return "", err
+	}
+	key := host.Key(baseRecipe, apt.Codename, strings.Join(basePackages, " "), strings.Join(cut, " "))
+	dir, err := h.Entry(ctx, "image-base", key, func(ctx context.Context, dir string) error {
+		return h.Step("image: Debian base of "+apt.Codename, 15*time.Second, func() error { return makeBase(ctx, apt, dir) })
+	})
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "base.tar"), nil
+}
+
+func makeBase(ctx context.Context, apt *host.Apt, dir string) (err error) {
+	tree := filepath.Join(dir, "tree")
+	_, err = host.Run(ctx, host.Command{Nice: true, Args: []string{
+		"mmdebstrap", "--quiet", "--variant=extract", "--mode=root", "--include=" + strings.Join(basePackages, ","),
+		`--aptopt=Acquire::Languages "none"`, `--aptopt=APT::Install-Recommends "false"`, apt.Codename, tree, apt.Sources(),
+	}})
+	if err != nil {
+		return err
+	}
+	for _, pattern := range cut {
+		found, err := filepath.Glob(tree + pattern)
+		if err != nil {
+			return fmt.Errorf("cut %s: %w", pattern, err)
+		}
+		for _, f := range found {
+			if err := os.RemoveAll(f); err != nil {
+				return fmt.Errorf("cut %s: %w", pattern, err)
+			}
+		}
+	}
+	if err := addAccounts(tree); err != nil {
+		return err
+	}
+	if err := addApplets(ctx, tree); err != nil {
+		return err
+	}
+	_, err = host.Run(ctx, host.Command{Args: []string{
+		"tar", "--sort=name", "--mtime=@0", "--numeric-owner", "-C", tree, "-cf", filepath.Join(dir, "base.tar"), ".",
+	}})
+	return errors.Join(err, os.RemoveAll(tree))
+}
+
+// addAccounts writes what base-passwd's script would, as far as a container needs it.
+func addAccounts(tree string) error {
+	for name, text := range map[string]string{
+		"passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+		"group":  "root:x:0:\ndisk:x:6:\nnogroup:x:65534:\n",
+	} {
+		if err := os.WriteFile(filepath.Join(tree, "etc", name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return os.MkdirAll(filepath.Join(tree, "root"), 0o700)
+}
+
+// addApplets links busybox's commands where no package brought the real one, so that ls and cat work in a pod.
+func addApplets(ctx context.Context, tree string) error {
+	busybox := filepath.Join(tree, "bin", "busybox")
+	applets, err := host.Run(ctx, host.Command{Args: []string{busybox, "--list"}})
+	if err != nil {
+		return err
+	}
+	for _, a := range strings.Fields(applets) {
+		if anyExists(filepath.Join(tree, "bin", a), filepath.Join(tree, "sbin", a), filepath.Join(tree, "usr/bin", a), filepath.Join(tree, "usr/sbin", a)) {
+			continue
+		}
+		if err := os.Symlink("/bin/busybox", filepath.Join(tree, "usr/bin", a)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func anyExists(paths ...string) bool {
+	for _, p := range paths {
+		if _, err := os.Lstat(p); err == nil {
+			return true
+		}
+	}
+	return false
+}
