@@ -16,6 +16,9 @@ import (
 // pod. Certificates are left out: the driver talks to nobody but the API server, whose authority the pod's token brings.
 var basePackages = []string{"btrfs-progs", "busybox-static", "dash", "e2fsprogs", "kmod", "mount", "util-linux", "xfsprogs"}
 
+// mergeUsr lays the links that the packages' files are found by; by default a package brings them that is not among ours.
+const mergeUsr = `for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d"; ln -s "usr/$d" "$1/$d"; done`
+
 // baseRecipe changes when the way of making the base does.
 const baseRecipe = "1"
 
@@ -26,7 +29,7 @@ var cut = []string{
 	"/usr/share/zoneinfo", "/usr/share/perl*", "/usr/share/debconf", "/usr/share/python3", "/usr/share/initramfs-tools",
 	"/usr/lib/python3*", "/usr/bin/python3*", "/usr/bin/perl*", "/usr/lib/*/perl-base", "/usr/lib/*/perl", "/usr/lib/*/gconv",
 	"/usr/lib/*/libicudata.so*", "/usr/lib/*/libicui18n.so*", "/usr/lib/*/libicuuc.so*", "/usr/sbin/xfs_scrub*", "/usr/lib/*/xfsprogs",
-	"/var/cache/*", "/var/lib/apt/*", "/var/log/*", "/etc/apt", "/etc/cron*", "/etc/systemd", "/lib/systemd", "/usr/lib/systemd", "/dev/*",
+	"/var/cache/*", "/var/lib/apt/*", "/var/log/*", "/etc/apt", "/etc/cron*", "/etc/systemd", "/usr/lib/systemd", "/dev/*",
 }
 
 // base returns the tar of the image's Debian layer. Only unpacked, never configured: no maintainer script runs, so it takes
@@ -35,7 +38,12 @@ func base(ctx context.Context, h *host.Host) (string, error) {
 	if err := h.Need(ctx, host.Tool{Program: "mmdebstrap", Package: "mmdebstrap"}); err != nil {
 		return "", err
 	}
-	apt, err := h.Apt(ctx, "stable")
+	// The alias only says which release is the stable one; see the kernels.
+	stable, err := h.Apt(ctx, "stable")
+	if err != nil {
+		return "", err
+	}
+	apt, err := h.Apt(ctx, stable.Codename)
 	if err != nil {
 		return "", err
 	}
@@ -53,7 +61,7 @@ func makeBase(ctx context.Context, apt *host.Apt, dir string) (err error) {
 	tree := filepath.Join(dir, "tree")
 	_, err = host.Run(ctx, host.Command{Nice: true, Args: []string{
 		"mmdebstrap", "--quiet", "--variant=extract", "--mode=root", "--include=" + strings.Join(basePackages, ","),
-		`--aptopt=Acquire::Languages "none"`, `--aptopt=APT::Install-Recommends "false"`, apt.Codename, tree, apt.Sources(),
+		"--setup-hook=" + mergeUsr, `--aptopt=Acquire::Languages "none"`, `--aptopt=APT::Install-Recommends "false"`, apt.Codename, tree, apt.Sources(),
 	}})
 	if err != nil {
 		return err
@@ -96,16 +104,16 @@ func addAccounts(tree string) error {
 
 // addApplets links busybox's commands where no package brought the real one, so that ls and cat work in a pod.
 func addApplets(ctx context.Context, tree string) error {
-	busybox := filepath.Join(tree, "bin", "busybox")
+	busybox := filepath.Join(tree, "usr/bin/busybox")
 	applets, err := host.Run(ctx, host.Command{Args: []string{busybox, "--list"}})
 	if err != nil {
 		return err
 	}
 	for _, a := range strings.Fields(applets) {
-		if anyExists(filepath.Join(tree, "bin", a), filepath.Join(tree, "sbin", a), filepath.Join(tree, "usr/bin", a), filepath.Join(tree, "usr/sbin", a)) {
+		if anyExists(filepath.Join(tree, "usr/bin", a), filepath.Join(tree, "usr/sbin", a)) {
 			continue
 		}
-		if err := os.Symlink("/bin/busybox", filepath.Join(tree, "usr/bin", a)); err != nil {
+		if err := os.Symlink("busybox", filepath.Join(tree, "usr/bin", a)); err != nil {
 			return err
 		}
 	}

@@ -45,7 +45,8 @@ func (l *layer) MediaType() (types.MediaType, error)  { return types.OCIUncompre
 func (l *layer) Compressed() (io.ReadCloser, error)   { return os.Open(l.file) }
 func (l *layer) Uncompressed() (io.ReadCloser, error) { return os.Open(l.file) }
 
-// file is one entry of a layer that is made here: a copy of a host's file (from), a link (link), or text.
+// file is one entry of a layer that is made here: a copy of a host's file (from), a link (link), a directory (a path with a
+// slash at its end), or text.
 type file struct {
 	path string
 	from string
@@ -87,6 +88,9 @@ func (e file) writeTo(w *tar.Writer) error {
 	case e.link != "":
 		h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, e.link, 0o777
 		return w.WriteHeader(h)
+	case strings.HasSuffix(h.Name, "/"):
+		h.Typeflag = tar.TypeDir
+		return w.WriteHeader(h)
 	case e.from == "":
 		h.Size = int64(len(e.text))
 		if err := w.WriteHeader(h); err != nil {
@@ -116,7 +120,7 @@ func (e file) writeTo(w *tar.Writer) error {
 func parents(files []file) []string {
 	var dirs []string
 	for _, e := range files {
-		for d := path.Dir(strings.TrimPrefix(e.path, "/")); d != "."; d = path.Dir(d) {
+		for d := path.Dir(strings.Trim(e.path, "/")); d != "."; d = path.Dir(d) {
 			if !slices.Contains(dirs, d) {
 				dirs = append(dirs, d)
 			}
