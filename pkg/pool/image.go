@@ -57,8 +57,8 @@ func mountImage(ctx context.Context, o Options) error {
 	return grow(ctx, o.FSType, o.root())
 }
 
-// openImage opens the image with its configured size. An image has its name only
-// once it is formatted, so one that is found is never formatted.
+// openImage opens the image and gives it its configured size. An image has its
+// name only once it is formatted, so one that is found is never formatted.
 func openImage(ctx context.Context, o Options) (image *os.File, grown bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(o.imagePath()), 0o700); err != nil {
 		return nil, false, fmt.Errorf("make image directory: %w", err)
@@ -73,25 +73,28 @@ func openImage(ctx context.Context, o Options) (image *os.File, grown bool, err 
 	if err != nil {
 		return nil, false, err
 	}
-	defer func() {
-		if err != nil {
-			image.Close()
-		}
-	}()
+	if grown, err = growImage(image, o); err != nil {
+		image.Close()
+		return nil, false, err
+	}
+	return image, grown, nil
+}
+
+func growImage(image *os.File, o Options) (grown bool, err error) {
 	info, err := image.Stat()
 	if err != nil {
-		return nil, false, err
+		return false, err
 	}
 	switch {
 	case info.Size() > o.SizeBytes:
-		return nil, false, fmt.Errorf("image %s has %d bytes and the configured size is %d: a pool can grow and not shrink; set size to at least %[2]d: %[4]w", image.Name(), info.Size(), o.SizeBytes, ErrInvalid)
+		return false, fmt.Errorf("image %s has %d bytes and the configured size is %d: a pool can grow and not shrink; set size to at least %[2]d: %[4]w", image.Name(), info.Size(), o.SizeBytes, ErrInvalid)
 	case info.Size() == o.SizeBytes:
-		return image, false, nil
+		return false, nil
 	}
 	if err := sizeImage(image, o, o.SizeBytes-info.Size()); err != nil {
-		return nil, false, fmt.Errorf("grow image: %w", err)
+		return false, fmt.Errorf("grow image: %w", err)
 	}
-	return image, true, nil
+	return true, nil
 }
 
 // makeImage formats a new image beside its place and moves it there when done.

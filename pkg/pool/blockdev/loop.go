@@ -123,7 +123,9 @@ func loopBacking(device string) (dev, inode uint64, err error) {
 
 // GrowLoop tells a loop device that its image has grown.
 func GrowLoop(device string) error {
-	loop, err := os.OpenFile(device, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	// For reading: a mounted device can't be opened for writing on kernels that
+	// protect mounted file systems (CONFIG_BLK_DEV_WRITE_MOUNTED off).
+	loop, err := open(device, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}

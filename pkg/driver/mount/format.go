@@ -1,0 +1,180 @@
+package mount
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sys/unix"
+)
+
+// FSTypes are the file systems that Format makes; the first is the default.
+var FSTypes = []string{"ext4", "xfs"}
+
+// Options configures a Formatter.
+type Options struct {
+	// IntentDir is where a mkfs that has begun and not ended leaves its mark; it
+	// is made when needed. Best on a tmpfs.
+	IntentDir string
+	// Concurrent is how many mkfs run at a time; 0 means as many as the process
+	// has CPUs, and at least 2.
+	Concurrent int
+}
+
+// Formatter makes and checks file systems.
+type Formatter struct {
+	intents string
+	bootID  string
+	slots   *semaphore.Weighted
+}
+
+// NewFormatter returns a Formatter.
+func NewFormatter(o Options) (*Formatter, error) {
+	if o.Concurrent == 0 {
+		o.Concurrent = max(2, runtime.GOMAXPROCS(0))
+	}
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("read boot id: %w", err)
+	}
+	return &Formatter{intents: o.IntentDir, bootID: string(bytes.TrimSpace(id)), slots: semaphore.NewWeighted(int64(o.Concurrent))}, nil
+}
+
+// ContentError says that a volume holds something else than the file system that
+// was asked for, and that nothing was changed. It matches syscall.EBUSY, as what is
+// in use by its owner.
+type ContentError struct {
+	Device string
+	Wanted string
+	Found  blockdev.Content
+}
+
+func (e *ContentError) Error() string {
+	return fmt.Sprintf("device %s holds %s, and %s was asked for; it is left as it is: use fsType %[4]q, or a new volume", e.Device, e.Found, e.Wanted, e.Found.Type)
+}
+
+func (e *ContentError) Is(target error) bool { return target == unix.EBUSY }
+
+// NeedsFormat says whether the device of a volume is to be formatted. It is not if
+// it holds fsType already; if it holds anything else the error is a *ContentError.
+func (f *Formatter) NeedsFormat(ctx context.Context, volume, device, fsType string) (bool, error) {
+	if f.interrupted(volume) {
+		return true, nil
+	}
+	content, err := blockdev.Probe(ctx, device)
+	if err != nil {
+		return false, err
+	}
+	if content.Blank {
+		return true, nil
+	}
+	if content.Type != fsType || content.Table {
+		return false, &ContentError{Device: device, Wanted: fsType, Found: content}
+	}
+	return false, nil
+}
+
+// Format makes a file system on a device that NeedsFormat said yes about. It waits
+// for a slot first. When it is cut short, the next NeedsFormat says yes again.
+func (f *Formatter) Format(ctx context.Context, volume, device, fsType string) error {
+	name, args, err := mkfs(fsType)
+	if err != nil {
+		return err
+	}
+	if err := f.slots.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for one of the mkfs slots: %w", err)
+	}
+	defer f.slots.Release(1)
+	if err := f.begin(volume); err != nil {
+		return fmt.Errorf("note that mkfs begins: %w", err)
+	}
+	if err := run(ctx, name, append(args, device)...); err != nil {
+		return err
+	}
+	// Before anybody can mount it: a mark that outlives the first write would have
+	// it formatted again.
+	if err := os.Remove(f.intent(volume)); err != nil {
+		return fmt.Errorf("note that mkfs ended: %w", err)
+	}
+	return nil
+}
+
+func mkfs(fsType string) (name string, args []string, err error) {
+	switch fsType {
+	case "ext4":
+		// Volumes are thin: no discard, no writing of what reads zeros anyway,
+		// and no blocks kept for root.
+		return "mkfs.ext4", []string{"-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"}, nil
+	case "xfs":
+		return "mkfs.xfs", []string{"-q", "-f", "-K"}, nil
+	}
+	return "", nil, fmt.Errorf("file system %q: this driver makes %s: %w", fsType, strings.Join(FSTypes, " and "), errors.ErrUnsupported)
+}
+
+// Check repairs what an unclean end has left in a file system that is not mounted.
+// XFS needs nothing: mounting replays its log.
+func (f *Formatter) Check(ctx context.Context, device, fsType string) error {
+	if fsType != "ext4" {
+		return nil
+	}
+	err := run(ctx, "fsck.ext4", "-p", device)
+	var exit *exec.ExitError
+	// 1: repaired; 2: repaired, and a root file system would need a reboot.
+	if errors.As(err, &exit) && exit.ExitCode() > 0 && exit.ExitCode() <= 2 {
+		return nil
+	}
+	return err
+}
+
+func (f *Formatter) intent(volume string) string { return filepath.Join(f.intents, volume) }
+
+// begin leaves the mark. It needs no sync: after a reboot it does not count, so
+// that an old mark which a crash of the machine brought back can't destroy data.
+func (f *Formatter) begin(volume string) error {
+	if err := os.MkdirAll(f.intents, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(f.intent(volume), []byte(f.bootID), 0o600)
+}
+
+func (f *Formatter) interrupted(volume string) bool {
+	mark, err := os.ReadFile(f.intent(volume))
+	return err == nil && string(mark) == f.bootID
+}
+
+// Forget removes the mark of a volume that is no more.
+func (f *Formatter) Forget(volume string) error {
+	if err := os.Remove(f.intent(volume)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// run executes a command; its error carries the command's last words.
+func run(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", name, ctx.Err())
+	}
+	said := strings.Join(strings.Fields(out.String()), " ")
+	if len(said) > 400 {
+		said = "..." + said[len(said)-400:]
+	}
+	return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, said)
+}

@@ -1,0 +1,32 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/csi-ublk/csi-ublk/pkg/driver"
+	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+)
+
+// NodeGetInfo says which node this is and how many volumes it takes. Kubelet calls
+// it when the plugin registers; it waits for the device server then.
+func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	limit := s.o.MaxVolumes
+	if limit == 0 {
+		var info *serverv1.InfoResponse
+		err := whileUnavailable(ctx, func(ctx context.Context) (err error) {
+			info, err = s.o.Devices.Info(ctx)
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("ask the device server how many devices it takes: %w", err)
+		}
+		limit = int64(info.GetDevicesMax())
+	}
+	return &csi.NodeGetInfoResponse{
+		NodeId:             s.o.NodeName,
+		MaxVolumesPerNode:  limit,
+		AccessibleTopology: &csi.Topology{Segments: map[string]string{driver.TopologyKey: s.o.NodeName}},
+	}, nil
+}

@@ -1,0 +1,37 @@
+package node
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// phase is one step of an operation, timed so that driver time and Kubernetes
+// time can be told apart.
+type phase string
+
+const (
+	phaseAttach  phase = "attach"
+	phaseProbe   phase = "probe"
+	phaseMkfs    phase = "mkfs"
+	phaseFsck    phase = "fsck"
+	phaseMount   phase = "mount"
+	phasePublish phase = "publish"
+	phaseUnmount phase = "unmount"
+	phaseDetach  phase = "detach"
+)
+
+func newPhases() *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "csi_ublk_node_phase_duration_seconds",
+		Help:    "Duration of the phases of staging, publishing and their reverse, failed ones included.",
+		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+	}, []string{"phase"})
+}
+
+func (s *Service) timed(p phase, act func() error) error {
+	start := time.Now()
+	err := act()
+	s.phases.WithLabelValues(string(p)).Observe(time.Since(start).Seconds())
+	return err
+}

@@ -1,0 +1,220 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/csi-ublk/csi-ublk/pkg/driver"
+	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
+	"github.com/csi-ublk/csi-ublk/pkg/pool"
+	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
+	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// NodeStageVolume attaches a volume's device and, unless it is to be a raw block
+// volume, mounts its file system at the staging path; a new one is made if the
+// device is proven blank.
+func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+	if err := checkVolumeID(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if err := checkPath("staging_target_path", r.GetStagingTargetPath()); err != nil {
+		return nil, err
+	}
+	a, err := parseAccess(r.GetVolumeCapability())
+	if err != nil {
+		return nil, err
+	}
+	o, err := parseContext(r.GetVolumeContext())
+	if err != nil {
+		return nil, err
+	}
+	err = s.exclusive(ctx, r.GetVolumeId(), "NodeStageVolume", func(ctx context.Context) error {
+		return s.stage(ctx, r.GetVolumeId(), r.GetStagingTargetPath(), a, o)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodeStageVolumeResponse{}, nil
+}
+
+func (s *Service) stage(ctx context.Context, id, staging string, a access, o deviceOptions) (err error) {
+	if err := s.checkFile(id, o.pool); err != nil {
+		return err
+	}
+	_, err = s.o.Devices.Get(ctx, id)
+	isNew := driver.Code(err) == codes.NotFound
+	device, err := s.attach(ctx, id, a, o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		// After an error that it takes for final, kubelet does not unstage.
+		if err != nil && isNew {
+			err = errors.Join(err, s.detach(context.WithoutCancel(ctx), id))
+		}
+	}()
+	if err := blockdev.Verify(device.GetPath(), device.GetMajor(), device.GetMinor()); err != nil {
+		return err
+	}
+	if a.block {
+		return nil
+	}
+	return s.mountStaging(ctx, id, device, staging, a)
+}
+
+// checkFile tells a volume that is not here from a pool that is not ready.
+func (s *Service) checkFile(id, poolName string) error {
+	if pool.CheckID(id) != nil {
+		return fmt.Errorf("no volume of this driver has such an id: %w", fs.ErrNotExist)
+	}
+	p, err := s.o.Pools.Pool(poolName)
+	switch {
+	case errors.Is(err, pool.ErrNotReady):
+		return status.Error(codes.Unavailable, err.Error())
+	case err != nil:
+		return status.Error(codes.FailedPrecondition, err.Error())
+	}
+	_, err = p.Size(id)
+	return err
+}
+
+// serverPatience bounds how long an operation waits for a device server that is
+// being restarted.
+const serverPatience = 90 * time.Second
+
+func (s *Service) attach(ctx context.Context, id string, a access, o deviceOptions) (*serverv1.Device, error) {
+	p, err := s.o.Pools.Pool(o.pool)
+	if err != nil {
+		return nil, err
+	}
+	request := &serverv1.AttachRequest{
+		VolumeId: id,
+		Path:     p.VolumePath(id),
+		Queues:   o.queues, QueueDepth: o.queueDepth,
+		ReadOnly: a.block && a.readOnly,
+	}
+	var device *serverv1.Device
+	err = s.timed(phaseAttach, func() error {
+		return whileUnavailable(ctx, func(ctx context.Context) (err error) {
+			device, err = s.o.Devices.Attach(ctx, request)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("attach: %w", err)
+	}
+	if device.GetState() == serverv1.Device_FAILED {
+		return nil, fmt.Errorf("attach: device %s has failed: %s", device.GetPath(), device.GetMessage())
+	}
+	return device, nil
+}
+
+// whileUnavailable repeats a call to the device server for as long as that is not
+// there, or has no answer yet.
+func whileUnavailable(ctx context.Context, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, serverPatience)
+	defer cancel()
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		err := call(ctx)
+		if code := driver.Code(err); code != codes.Unavailable && code != codes.Aborted {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}
+
+// mountStaging makes sure that the volume's file system is at the staging path.
+func (s *Service) mountStaging(ctx context.Context, id string, device *serverv1.Device, staging string, a access) error {
+	mounted, err := s.staged(device, staging, a)
+	if err != nil || mounted {
+		return err
+	}
+	if err := os.MkdirAll(staging, 0o750); err != nil {
+		return fmt.Errorf("make staging path: %w", err)
+	}
+	err = blockdev.CheckUnused(device.GetPath())
+	switch {
+	case errors.Is(err, blockdev.ErrInUse):
+		// Staged at another path, as kubelet's layout has changed between
+		// versions: the kernel mounts the same file system a second time, and
+		// refuses anything else.
+	case err != nil:
+		return err
+	default:
+		if err := s.makeReady(ctx, id, device.GetPath(), a.fsType); err != nil {
+			return err
+		}
+	}
+	return s.timed(phaseMount, func() error { return mount.Mount(device.GetPath(), staging, a.fsType, a.flags) })
+}
+
+// staged says whether the staging path holds this device's file system. What a
+// device that is gone has left there is removed; anything else is an error.
+func (s *Service) staged(device *serverv1.Device, staging string, a access) (bool, error) {
+	at, err := mount.At(staging)
+	if err != nil || !at.Mounted {
+		return false, err
+	}
+	number := unix.Mkdev(device.GetMajor(), device.GetMinor())
+	switch {
+	case at.Corrupt, !blockdev.Exists(at.Device), at.Device == number && blockdev.CheckUnused(device.GetPath()) == nil:
+		// The last: a former device had this one's number; nothing mounted holds
+		// the one that is there now.
+		return false, mount.UnmountStale(staging)
+	case at.Device != number:
+		return false, fmt.Errorf("staging path %s holds a file system of device %d:%d, not of %s: %w",
+			staging, unix.Major(at.Device), unix.Minor(at.Device), device.GetPath(), fs.ErrExist)
+	}
+	return true, s.sameMount(staging, a)
+}
+
+// sameMount refuses a mount that exists and is not the one asked for.
+func (s *Service) sameMount(path string, a access) error {
+	fsType, err := mount.FSType(path)
+	if err != nil {
+		return err
+	}
+	readOnly, err := mount.ReadOnly(path)
+	if err != nil {
+		return err
+	}
+	if fsType != a.fsType || readOnly != a.readOnly {
+		return fmt.Errorf("%s is mounted as %s, read-only %v; asked for is %s, read-only %v: %w", path, fsType, readOnly, a.fsType, a.readOnly, fs.ErrExist)
+	}
+	return nil
+}
+
+// minXFSBytes is the least that mkfs.xfs takes.
+const minXFSBytes = 300 << 20
+
+// makeReady formats a blank device and repairs one that is not.
+func (s *Service) makeReady(ctx context.Context, id, device, fsType string) (err error) {
+	var format bool
+	err = s.timed(phaseProbe, func() (err error) {
+		format, err = s.o.Formats.NeedsFormat(ctx, id, device, fsType)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if !format {
+		return s.timed(phaseFsck, func() error { return s.o.Formats.Check(ctx, device, fsType) })
+	}
+	if size, err := blockdev.Size(device); fsType == "xfs" && err == nil && size < minXFSBytes {
+		return fmt.Errorf("a volume of %d bytes is too small for xfs, which needs 300Mi; use ext4 or a larger volume: %w", size, unix.ERANGE)
+	}
+	return s.timed(phaseMkfs, func() error { return s.o.Formats.Format(ctx, id, device, fsType) })
+}
