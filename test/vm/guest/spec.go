@@ -2,6 +2,8 @@
 package guest
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"io"
 
 	"github.com/csi-ublk/csi-ublk/test/vm/kernel"
@@ -11,7 +13,7 @@ import (
 type Spec struct {
 	// Name is the guest's host name; "" means "guest".
 	Name string
-	// Accel says how the guest runs; "" means Auto's choice for the kernel's machine kind.
+	// Accel says how the guest runs (see Choose); "" means UML for a kernel of that kind and emulation for the others.
 	Accel Accel
 	// Kernel is the kernel to boot, of the machine kind that Accel runs.
 	Kernel kernel.Kernel
@@ -73,4 +75,36 @@ type Cmd struct {
 	Stdin io.Reader
 	// Stdout and Stderr receive the output; nil discards it.
 	Stdout, Stderr io.Writer
+}
+
+const (
+	defaultDataDiskBytes = 8 << 30
+	defaultMemoryMiB     = 1024
+)
+
+// withDefaults fills in what was left out, and the share that every guest needs: its kernel's modules.
+func (s Spec) withDefaults() Spec {
+	if s.Name == "" {
+		s.Name = "guest"
+	}
+	if s.Accel == "" {
+		s.Accel = AccelTCG
+		if s.Kernel.Machine == kernel.UML {
+			s.Accel = AccelUML
+		}
+	}
+	if s.DataDiskBytes == 0 {
+		s.DataDiskBytes = defaultDataDiskBytes
+	}
+	if s.MemoryMiB == 0 {
+		s.MemoryMiB = defaultMemoryMiB
+	}
+	s.Shares = append([]Share{{Host: s.Kernel.Modules, Guest: "/lib/modules", ReadOnly: true}}, s.Shares...)
+	if s.Net != nil && s.Net.MAC == "" {
+		n := *s.Net
+		sum := sha256.Sum256([]byte(s.Name + n.Address))
+		n.MAC = fmt.Sprintf("52:54:00:%02x:%02x:%02x", sum[0], sum[1], sum[2])
+		s.Net = &n
+	}
+	return s
 }
