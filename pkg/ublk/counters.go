@@ -6,8 +6,9 @@ import (
 	"unsafe"
 )
 
-// Counters count what a device did. All fields only grow, and are added to
-// atomically; the layout is fixed (CountersBytes bytes), so that a Counters may
+// Counters count what a device did: requests that succeeded, their bytes, the
+// time from the driver's handing them out to their answer, and those that
+// failed. All fields only grow, and are added to atomically; the layout is fixed (CountersBytes bytes), so that a Counters may
 // lie in memory shared with another process.
 type Counters struct {
 	Reads, Writes, Flushes, Discards, WriteZeroes         atomic.Uint64
@@ -20,7 +21,9 @@ type Counters struct {
 	FUAWrites atomic.Uint64
 	// BufferWaits counts requests that had to wait for a buffer of the ring.
 	BufferWaits atomic.Uint64
-	// Failed is 1 once the target failed for good (FileTarget.Err).
+	// Failed is 1 once the target failed for good (FileTarget.Err). A Counters
+	// that outlives its process carries this over: Serve fails the target of
+	// the next one too.
 	Failed atomic.Uint64
 	_      [10]uint64
 }

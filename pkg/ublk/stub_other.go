@@ -48,6 +48,7 @@ type Ring struct{}
 func NewRing(RingOptions) (*Ring, error) { return nil, errStub }
 
 func (*Ring) Close() error { return errStub }
+func (*Ring) Err() error   { return errStub }
 
 // Device is an open char device.
 type Device struct{}
@@ -57,6 +58,7 @@ func OpenDevice(DeviceInfo) (*Device, error) { return nil, errStub }
 
 func (*Device) Serve(uint16, *Ring, Target, *Counters) error { return errStub }
 func (*Device) Done() <-chan struct{}                        { return nil }
+func (*Device) Info() DeviceInfo                             { return DeviceInfo{} }
 func (*Device) Err() error                                   { return errStub }
 func (*Device) Close() error                                 { return errStub }
 

@@ -78,9 +78,11 @@ type FileInfo struct {
 
 // FileTarget serves a file through the ring: no byte of it passes through Go.
 type FileTarget struct {
-	f    *os.File
-	info FileInfo
-	fail stickyError
+	f     *os.File
+	fd    int
+	align uint64 // of direct I/O, a power of two; 1 without it
+	info  FileInfo
+	fail  stickyError
 }
 
 func (*FileTarget) targetKind() targetKind { return targetFile }
