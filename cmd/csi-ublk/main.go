@@ -59,10 +59,12 @@ func newRootCommand(logTo io.Writer) *cobra.Command {
 a node, served to pods as a ublk block device. One binary has all roles:
 controller, node, server and worker run in the cluster; probe says what this
 machine's kernel can do.`,
-		Version:       buildVersion(),
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          refuseUnknownCommand,
+		Version: buildVersion(),
+		// How many letters a command that is suggested may differ by.
+		SuggestionsMinimumDistance: 2,
+		SilenceErrors:              true,
+		SilenceUsage:               true,
+		Args:                       refuseUnknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SetOut(cmd.ErrOrStderr())
 			_ = cmd.Help()
@@ -73,6 +75,9 @@ machine's kernel can do.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	logging.addFlags(root.PersistentFlags())
 	root.AddCommand(
+		newServerCommand(),
+		newWorkerCommand(),
+		newProbeCommand(),
 		newVersionCommand(),
 	)
 	markUsageErrors(root)

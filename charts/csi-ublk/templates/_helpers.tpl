@@ -1,0 +1,57 @@
+{{/* The driver is a singleton in its cluster, so its names do not carry the release's. */}}
+{{- define "csi-ublk.selector" -}}
+app.kubernetes.io/name: csi-ublk
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "csi-ublk.labels" -}}
+app.kubernetes.io/name: csi-ublk
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "csi-ublk.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{/* Flags that every role has. */}}
+{{- define "csi-ublk.logArgs" -}}
+- --log-level={{ .Values.log.level }}
+- --log-format={{ .Values.log.format }}
+{{- end }}
+
+{{/* Where a pod of a component may run, from dict "at" (the component's values). */}}
+{{- define "csi-ublk.placement" -}}
+nodeSelector:
+  kubernetes.io/os: linux
+  {{- with .at.nodeSelector }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .at.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .at.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Probes on the HTTP port, alike for all roles. */}}
+{{- define "csi-ublk.probes" -}}
+startupProbe:
+  httpGet: {path: /healthz, port: http}
+  periodSeconds: 2
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: /healthz, port: http}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: http}
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end }}
