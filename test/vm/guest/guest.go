@@ -28,7 +28,7 @@ var (
 type Guest struct {
 	spec    Spec
 	dir     string
-	ownDir  bool
+	ownDir  *RunDir // nil: the caller's
 	proc    *process
 	console *console
 	log     *os.File
@@ -54,13 +54,10 @@ func Start(ctx context.Context, h *host.Host, s Spec) (*Guest, error) {
 	}
 	g := &Guest{spec: s, dir: s.Dir, done: make(chan struct{})}
 	if g.dir == "" {
-		if err := os.MkdirAll(filepath.Join(h.Cache, "run"), 0o755); err != nil {
+		if g.ownDir, err = NewRunDir(h, s.Name); err != nil {
 			return nil, fmt.Errorf("guest %s: %w", s.Name, err)
 		}
-		if g.dir, err = os.MkdirTemp(filepath.Join(h.Cache, "run"), s.Name+"."); err != nil {
-			return nil, fmt.Errorf("guest %s: %w", s.Name, err)
-		}
-		g.ownDir = true
+		g.dir = g.ownDir.Path
 	}
 	if err := g.launch(ctx, h, m); err != nil {
 		g.removeFiles()
@@ -300,8 +297,8 @@ func (g *Guest) Close() error {
 }
 
 func (g *Guest) removeFiles() error {
-	if g.ownDir {
-		return os.RemoveAll(g.dir)
+	if g.ownDir != nil {
+		return g.ownDir.Remove()
 	}
 	return errors.Join(os.RemoveAll(filepath.Join(g.dir, "uml")), os.RemoveAll(filepath.Join(g.dir, "initrd")))
 }

@@ -31,25 +31,56 @@ var (
 type pocket string
 
 // newest finds the highest version of the packages with that name in the first pocket that has one.
-func newest(ctx context.Context, h *host.Host, name *regexp.Regexp, pockets ...pocket) (origin, error) {
-	note := "found." + host.Key(fmt.Sprint(pockets), name.String())
-	if s, ok := h.Noted(note, answerMaxAge); ok {
-		if f := strings.Fields(s); len(f) == 3 {
-			return origin{host.Package{Name: f[0], Version: f[1]}, f[2]}, nil
-		}
+func newest(ctx context.Context, h *host.Host, name *regexp.Regexp, pockets []pocket) (origin, error) {
+	if o, ok := known(h, answerMaxAge, name, pockets); ok {
+		return o, nil
 	}
 	found, err := ask(ctx, h, name, pockets)
 	if err != nil {
 		// Without the archive, what was found at any time before is still as good as its cache entry.
-		if s, ok := h.Noted(note, 0); ok && ctx.Err() == nil {
-			if f := strings.Fields(s); len(f) == 3 {
-				h.Say("the archive does not answer, %s %s of %s is taken from the cache", f[0], f[1], f[2])
-				return origin{host.Package{Name: f[0], Version: f[1]}, f[2]}, nil
-			}
+		if o, ok := known(h, 0, name, pockets); ok && ctx.Err() == nil {
+			h.Say("the archive does not answer, %s is taken from the cache", o)
+			return o, nil
 		}
 		return origin{}, err
 	}
-	return found, h.Note(note, found.Name+" "+found.Version+" "+found.suite)
+	return found, h.Note(noteFor(name, pockets), found.Name+" "+found.Version+" "+found.suite)
+}
+
+func noteFor(name *regexp.Regexp, pockets []pocket) string {
+	return "found." + host.Key(fmt.Sprint(pockets), name.String())
+}
+
+// known returns the last answer for that question, if it is not older than maxAge (0: of any age).
+func known(h *host.Host, maxAge time.Duration, name *regexp.Regexp, pockets []pocket) (origin, bool) {
+	s, ok := h.Noted(noteFor(name, pockets), maxAge)
+	f := strings.Fields(s)
+	if !ok || len(f) != 3 {
+		return origin{}, false
+	}
+	return origin{host.Package{Name: f[0], Version: f[1]}, f[2]}, true
+}
+
+// Cached says in a few words what the cache has of a variant; it asks nobody.
+func Cached(h *host.Host, v Variant, m Machine) (what string, ok bool) {
+	name, key := imagePackage, stockKey
+	if m == UML {
+		name, key = sourcePackage, umlKey
+	}
+	o, ok := known(h, 0, name, v.pockets())
+	if !ok {
+		return "", false
+	}
+	_, ok = h.Has("kernel", key(o))
+	return o.String(), ok
+}
+
+// pockets is where a variant's package is looked for, in this order.
+func (v Variant) pockets() []pocket {
+	if v == LTS {
+		return []pocket{""}
+	}
+	return []pocket{"-backports", ""}
 }
 
 func ask(ctx context.Context, h *host.Host, name *regexp.Regexp, pockets []pocket) (origin, error) {

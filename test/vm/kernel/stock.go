@@ -21,15 +21,11 @@ var realImage = regexp.MustCompile(`^linux-image-\d.*`)
 
 // stock unpacks the distribution's kernel package: that of the stable release, or of its backports for Current.
 func stock(ctx context.Context, h *host.Host, v Variant) (Kernel, error) {
-	pockets := []pocket{""}
-	if v == Current {
-		pockets = []pocket{"-backports", ""}
-	}
-	from, err := newest(ctx, h, imagePackage, pockets...)
+	from, err := newest(ctx, h, imagePackage, v.pockets())
 	if err != nil {
 		return Kernel{}, err
 	}
-	dir, err := h.Entry(ctx, "kernel", host.Key("stock", recipe, from.Name, from.Version), func(ctx context.Context, dir string) error {
+	dir, err := h.Entry(ctx, "kernel", stockKey(from), func(ctx context.Context, dir string) error {
 		if err := h.Need(ctx, stockTools...); err != nil {
 			return err
 		}
@@ -41,6 +37,8 @@ func stock(ctx context.Context, h *host.Host, v Variant) (Kernel, error) {
 	k := Kernel{Image: filepath.Join(dir, "vmlinuz"), Modules: filepath.Join(dir, "modules")}
 	return k, k.read(dir)
 }
+
+func stockKey(from origin) string { return host.Key("stock", recipe, from.Name, from.Version) }
 
 func unpackStock(ctx context.Context, h *host.Host, from origin, dir string) error {
 	apt, err := h.Apt(ctx, from.suite)

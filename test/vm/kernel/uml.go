@@ -34,12 +34,11 @@ func UMLTools() []host.Tool { return umlTools }
 
 // userMode builds the current kernel as User Mode Linux, with its ublk driver as it is and fixed: one cache entry.
 func userMode(ctx context.Context, h *host.Host, v Variant) (Kernel, error) {
-	from, err := newest(ctx, h, sourcePackage, "-backports", "")
+	from, err := newest(ctx, h, sourcePackage, v.pockets())
 	if err != nil {
 		return Kernel{}, err
 	}
-	key := host.Key("uml", recipe, from.Name, from.Version, umlConfig)
-	dir, err := h.Entry(ctx, "kernel", key, func(ctx context.Context, dir string) error {
+	dir, err := h.Entry(ctx, "kernel", umlKey(from), func(ctx context.Context, dir string) error {
 		if err := h.Need(ctx, umlTools...); err != nil {
 			return err
 		}
@@ -64,6 +63,8 @@ func userMode(ctx context.Context, h *host.Host, v Variant) (Kernel, error) {
 	}
 	return k, nil
 }
+
+func umlKey(from origin) string { return host.Key("uml", recipe, from.Name, from.Version, umlConfig) }
 
 // umlBuild is one build, in the cache entry's directory.
 type umlBuild struct {
