@@ -1,0 +1,83 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
+)
+
+// errInvalid marks a request that can never succeed.
+var errInvalid = errors.New("invalid request")
+
+// A backing is what is known of a volume's file.
+type backing struct {
+	path          string
+	device, inode uint64 // st_dev and st_ino: what the worker must find, too
+	info          ublk.FileInfo
+}
+
+// openBacking looks at a volume's file. The path must lead to a regular file
+// below the pools directory without passing any symbolic link, so that nobody
+// who can write to a pool has this root process open something else. The file is
+// closed again; the worker opens it anew and compares device and inode.
+func openBacking(poolsDir, path string, readOnly bool) (backing, error) {
+	rel, err := filepath.Rel(poolsDir, path)
+	if err != nil || !filepath.IsAbs(path) || filepath.Clean(path) != path || rel == "." || strings.HasPrefix(rel, "..") {
+		return backing{}, fmt.Errorf("path %q is not inside %s: %w", path, poolsDir, errInvalid)
+	}
+	dir, err := unix.Open(poolsDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return backing{}, &os.PathError{Op: "open", Path: poolsDir, Err: err}
+	}
+	defer unix.Close(dir)
+	// Read-write although it is only looked at: what fallocate can do here is
+	// asked of the descriptor, and a file that can't be written shows now.
+	mode := uint64(unix.O_RDWR)
+	if readOnly {
+		mode = unix.O_RDONLY
+	}
+	fd, err := unix.Openat2(dir, rel, &unix.OpenHow{
+		Flags:   mode | unix.O_DIRECT | unix.O_CLOEXEC | unix.O_NONBLOCK,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return backing{}, openError(path, err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return backing{}, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return backing{}, fmt.Errorf("path %q is not a regular file: %w", path, errInvalid)
+	}
+	info, err := ublk.ProbeFile(f)
+	if err != nil {
+		return backing{}, err
+	}
+	b := backing{path: path, device: st.Dev, inode: st.Ino, info: info}
+	block := int64(info.Params().LogicalBlockBytes)
+	if info.SizeBytes <= 0 || info.SizeBytes%block != 0 {
+		return backing{}, fmt.Errorf("size %d of %s is not a positive multiple of its block size %d: %w", info.SizeBytes, path, block, errInvalid)
+	}
+	return b, nil
+}
+
+func openError(path string, err error) error {
+	switch {
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
+		return fmt.Errorf("path %q leads through a link: %w", path, errInvalid)
+	case errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("path %q: its file system has no direct I/O: %w", path, errInvalid)
+	case errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("path %q is not a regular file: %w", path, errInvalid)
+	}
+	return &os.PathError{Op: "open", Path: path, Err: err}
+}

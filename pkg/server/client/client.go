@@ -1,0 +1,142 @@
+// Package client talks to the device server of the same node.
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+)
+
+// A Client calls a device server. Errors keep their gRPC code (status.Code);
+// what each means is said at the methods of the API, in server.proto. It may be
+// used from many goroutines at once.
+type Client struct {
+	conn    *grpc.ClientConn
+	devices serverv1.DevicesClient
+}
+
+// Dial makes a client of the server at a unix socket. It does not wait for the
+// server: calls fail with UNAVAILABLE as long as there is none, and connect
+// again by themselves.
+func Dial(socket string) (*Client, error) {
+	// The socket's mode and the peer's credentials, which the server checks, are
+	// the protection; nothing on the wire adds to that.
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("dial device server: %w", err)
+	}
+	return &Client{conn: conn, devices: serverv1.NewDevicesClient(conn)}, nil
+}
+
+// Close ends the connection; calls under way fail.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// AttachOptions say how to serve a volume.
+type AttachOptions struct {
+	// Path of the backing file, inside the server's pools directory.
+	Path string
+	// Queues is the number of hardware queues; 0 means 1.
+	Queues uint32
+	// QueueDepth is the number of requests in flight a queue; 0 means 64.
+	QueueDepth uint32
+	ReadOnly   bool
+}
+
+// State is where a device is in its life.
+type State string
+
+// The states of a device, as server.proto explains them.
+const (
+	Attaching  State = "ATTACHING"
+	Live       State = "LIVE"
+	Recovering State = "RECOVERING"
+	Detaching  State = "DETACHING"
+	Failed     State = "FAILED"
+)
+
+// A Device is an attached volume's.
+type Device struct {
+	VolumeID     string
+	DeviceID     uint32
+	Path         string // /dev/ublkbN
+	Major, Minor uint32
+	SizeBytes    uint64
+	State        State
+	BackingPath  string
+	Message      string
+}
+
+// Info is what a server says of its kernel and itself.
+type Info struct {
+	KernelRelease, BootID string
+	Features              []string
+	DeleteKind            string
+	DevicesMax            uint32
+	DevicesUsed           uint32
+	Wedged                bool
+	WedgedMessage         string
+	Version               string
+}
+
+// Attach serves a volume and returns its device; repeated, it returns the same.
+func (c *Client) Attach(ctx context.Context, volumeID string, o AttachOptions) (Device, error) {
+	r, err := c.devices.Attach(ctx, &serverv1.AttachRequest{
+		VolumeId: volumeID, Path: o.Path, Queues: o.Queues, QueueDepth: o.QueueDepth, ReadOnly: o.ReadOnly,
+	})
+	if err != nil {
+		return Device{}, err
+	}
+	return device(r.Device), nil
+}
+
+// Detach stops serving a volume; its disk is gone when it returns nil.
+func (c *Client) Detach(ctx context.Context, volumeID string) error {
+	_, err := c.devices.Detach(ctx, &serverv1.DetachRequest{VolumeId: volumeID})
+	return err
+}
+
+// Get returns a volume's device.
+func (c *Client) Get(ctx context.Context, volumeID string) (Device, error) {
+	r, err := c.devices.Get(ctx, &serverv1.GetRequest{VolumeId: volumeID})
+	if err != nil {
+		return Device{}, err
+	}
+	return device(r.Device), nil
+}
+
+// List returns the devices of all attached volumes, sorted by volume id.
+func (c *Client) List(ctx context.Context) ([]Device, error) {
+	r, err := c.devices.List(ctx, &serverv1.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Device, len(r.Devices))
+	for i, d := range r.Devices {
+		list[i] = device(d)
+	}
+	return list, nil
+}
+
+// Info asks what the kernel can do and how many devices there are.
+func (c *Client) Info(ctx context.Context) (Info, error) {
+	r, err := c.devices.Info(ctx, &serverv1.InfoRequest{})
+	if err != nil {
+		return Info{}, err
+	}
+	return Info{
+		KernelRelease: r.KernelRelease, BootID: r.BootId, Features: r.Features, DeleteKind: r.DeleteKind,
+		DevicesMax: r.DevicesMax, DevicesUsed: r.DevicesUsed,
+		Wedged: r.Wedged, WedgedMessage: r.WedgedMessage, Version: r.Version,
+	}, nil
+}
+
+func device(d *serverv1.Device) Device {
+	return Device{
+		VolumeID: d.GetVolumeId(), DeviceID: d.GetDeviceId(), Path: d.GetPath(), Major: d.GetMajor(), Minor: d.GetMinor(),
+		SizeBytes: d.GetSizeBytes(), State: State(d.GetState().String()), BackingPath: d.GetBackingPath(), Message: d.GetMessage(),
+	}
+}

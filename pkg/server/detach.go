@@ -1,0 +1,127 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+	"github.com/csi-ublk/csi-ublk/pkg/server/worker"
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
+)
+
+// detachLimit bounds the part of a detach that its caller waits for.
+const detachLimit = 2 * time.Minute
+
+// errInUse marks a disk that somebody has open.
+var errInUse = errors.New("the block device is open")
+
+// detach stops the volume's device and returns when its disk is gone. A volume
+// that is not attached is detached.
+func (s *Server) detach(ctx context.Context, id string) error {
+	if !validVolumeID(id) {
+		return fmt.Errorf("volume id %q: %w", id, errInvalid)
+	}
+	v, err := s.table.begin(id, opDetach, false)
+	var r *recovery
+	if errors.Is(err, errBusy) {
+		// A recovery may never end, if the file is gone; a volume that nobody
+		// uses need not be recovered.
+		if held, rec := s.table.takeOver(id, opDetach); held != nil {
+			v, r, err = held, rec, nil
+		}
+	}
+	if v == nil || err != nil {
+		return err
+	}
+	_, err = s.detached(ctx, detachLimit, func(ctx context.Context) (*serverv1.Device, error) {
+		defer s.end(v, opDetach)
+		if r != nil {
+			r.stop()
+		}
+		if err := s.takeDown(ctx, v); err != nil {
+			return nil, fmt.Errorf("detach volume %s: %w", id, err)
+		}
+		s.log.Info("volume detached", "volume", id, "device", v.info.ID)
+		return nil, nil
+	})
+	return err
+}
+
+// takeDown is the way down as far as the caller waits for it.
+func (s *Server) takeDown(ctx context.Context, v *volume) error {
+	phase := s.metrics.phases(opDetach)
+	id := v.info.ID
+	before := v.state
+	s.table.update(func() { v.state = serverv1.Device_DETACHING })
+	if err := s.stopUnused(ctx, v); err != nil {
+		s.table.update(func() { v.state = before })
+		return err
+	}
+	phase("stop")
+	e := v.entry
+	e.Phase = phaseStopping
+	if err := s.journal.put(&e); err != nil {
+		// The disk is gone; without the entry the next server knows the device
+		// by its tag.
+		s.log.Error("stop not journaled", "volume", e.Volume, "device", id, "error", err)
+	}
+	phase("journal_stopping")
+	s.table.update(func() { v.entry = e })
+	s.release(v)
+	s.table.drop(v)
+	return nil
+}
+
+// udevPatience is how long an open disk may be udev's doing, which looks at
+// every new and changed disk.
+const udevPatience = 2 * time.Second
+
+// stopUnused stops the device of a volume, but only if nobody has its disk open.
+func (s *Server) stopUnused(ctx context.Context, v *volume) error {
+	deadline := time.Now().Add(udevPatience)
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		err := s.stopOnce(ctx, v)
+		switch {
+		case err == nil || isGone(err):
+			return nil
+		case !errors.Is(err, errInUse) || time.Now().After(deadline):
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// stopOnce leaves the check to the kernel where that has SAFE_STOP_DEV; before,
+// it looks for users and stops then, which a user who comes in between loses.
+func (s *Server) stopOnce(ctx context.Context, v *volume) error {
+	id := v.info.ID
+	if s.kernel.features().Has(ublk.SafeStop) {
+		err := s.kernel.tryStop(id)
+		if errors.Is(err, syscall.EBUSY) {
+			return fmt.Errorf("device %d: %w", id, errInUse)
+		}
+		return err
+	}
+	users, err := s.users.of(ctx, v.info, v.major, v.minor)
+	if err != nil {
+		return err
+	}
+	if users != "" {
+		return fmt.Errorf("device %d: %w (%s)", id, errInUse, users)
+	}
+	return s.kernel.stop(id)
+}
+
+func ignoreLost(err error) error {
+	if errors.Is(err, worker.ErrLost) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,120 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
+)
+
+// A kernel issues the control commands. Each has a deadline of its own and none
+// ends with the call that wanted it: a command can't be taken back, so the
+// operation always waits for its answer and knows what to undo.
+type kernel struct {
+	control *ublk.Control
+	metrics *metrics
+	// noAsyncDelete is set once the kernel has refused DEL_DEV_ASYNC.
+	noAsyncDelete atomic.Bool
+
+	mu     sync.Mutex
+	wedged string
+	kind   ublk.DeleteKind
+}
+
+// do runs one command, measures it, and notes a kernel that does not answer.
+func (k *kernel) do(op string, f func(context.Context) error) error {
+	start := time.Now()
+	err := f(context.Background())
+	k.metrics.command(op, time.Since(start))
+	if errors.Is(err, ublk.ErrWedged) {
+		k.mu.Lock()
+		k.wedged = err.Error()
+		k.mu.Unlock()
+		k.metrics.wedged.Set(1)
+	}
+	return err
+}
+
+// wedgedMessage is "" as long as every command was answered in time.
+func (k *kernel) wedgedMessage() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.wedged
+}
+
+func (k *kernel) deleteKind() ublk.DeleteKind {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.kind
+}
+
+// probeDeleteKind finds out what deletions wait for. It is only reported: the
+// order of release is good on every kind.
+func (k *kernel) probeDeleteKind(ctx context.Context) error {
+	kind, err := k.control.ProbeDeleteKind(ctx)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.kind = kind
+	return err
+}
+
+func (k *kernel) features() ublk.Features { return k.control.Features() }
+
+func (k *kernel) add(o ublk.DeviceOptions) (info ublk.DeviceInfo, err error) {
+	err = k.do("add", func(ctx context.Context) error {
+		info, err = k.control.Add(ctx, o)
+		return err
+	})
+	return info, err
+}
+
+func (k *kernel) setParams(id uint32, p ublk.Params) error {
+	return k.do("set_params", func(ctx context.Context) error { return k.control.SetParams(ctx, id, p) })
+}
+
+func (k *kernel) params(id uint32) (p ublk.Params, err error) {
+	err = k.do("get_params", func(ctx context.Context) error {
+		p, err = k.control.Params(ctx, id)
+		return err
+	})
+	return p, err
+}
+
+func (k *kernel) info(id uint32) (info ublk.DeviceInfo, err error) {
+	err = k.do("get_info", func(ctx context.Context) error {
+		info, err = k.control.Info(ctx, id)
+		return err
+	})
+	return info, err
+}
+
+func (k *kernel) start(id uint32, pid int) error {
+	return k.do("start", func(ctx context.Context) error { return k.control.Start(ctx, id, pid) })
+}
+
+func (k *kernel) stop(id uint32) error {
+	return k.do("stop", func(ctx context.Context) error { return k.control.Stop(ctx, id) })
+}
+
+func (k *kernel) tryStop(id uint32) error {
+	return k.do("try_stop", func(ctx context.Context) error { return k.control.TryStop(ctx, id) })
+}
+
+func (k *kernel) delete(id uint32) error {
+	return k.do("delete", func(ctx context.Context) error { return k.control.Delete(ctx, id) })
+}
+
+func (k *kernel) deleteAsync(id uint32) error {
+	return k.do("delete_async", func(ctx context.Context) error { return k.control.DeleteAsync(ctx, id) })
+}
+
+func (k *kernel) startRecovery(id uint32) error {
+	return k.do("start_recovery", func(ctx context.Context) error { return k.control.StartRecovery(ctx, id) })
+}
+
+func (k *kernel) endRecovery(id uint32, pid int) error {
+	return k.do("end_recovery", func(ctx context.Context) error { return k.control.EndRecovery(ctx, id, pid) })
+}

@@ -1,0 +1,112 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
+)
+
+// An observation is what a server finds when it starts.
+type observation struct {
+	bootID  string
+	tag     uint64
+	entries []*entry
+	devices []ublk.DeviceInfo
+}
+
+// verb is what to do about one volume or device that was found.
+type verb string
+
+const (
+	// doRecover: a user has the device; give it a worker again.
+	doRecover verb = "recover"
+	// doDelete: nobody was given the device, or it was given back: stop and
+	// delete it, then drop the entry.
+	doDelete verb = "delete"
+	// doDrop: there is no device any more; drop the entry.
+	doDrop verb = "drop"
+	// doReport: what is right can't be known; touch nothing.
+	doReport verb = "report"
+)
+
+// A step is one verb, and why.
+type step struct {
+	verb   verb
+	entry  *entry           // nil for a device without one
+	device *ublk.DeviceInfo // nil for an entry without one
+	reason string
+}
+
+// plan decides what becomes of everything found. It is pure. Devices with
+// another tag get no step at all.
+func plan(o observation) []step {
+	ours := make(map[int64]*ublk.DeviceInfo)
+	for i, d := range o.devices {
+		if d.Owner == o.tag {
+			ours[int64(d.ID)] = &o.devices[i]
+		}
+	}
+	claims := make(map[int64][]*entry)
+	var steps []step
+	for _, e := range o.entries {
+		switch {
+		case e.BootID != o.bootID:
+			steps = append(steps, step{doDrop, e, nil, "the machine was booted since"})
+		case ours[e.Device] == nil:
+			steps = append(steps, step{doDrop, e, nil, "the kernel has no such device of ours"})
+		default:
+			claims[e.Device] = append(claims[e.Device], e)
+		}
+	}
+	for id, d := range ours {
+		steps = append(steps, planDevice(d, claims[id])...)
+	}
+	slices.SortFunc(steps, func(a, b step) int { return cmp.Compare(a.name(), b.name()) })
+	return steps
+}
+
+// planDevice decides about one device of ours and the entries that name it. An
+// id is used again as soon as its device is gone, so an entry of a former user
+// may be left; but only the current one can be live.
+func planDevice(d *ublk.DeviceInfo, claims []*entry) []step {
+	if len(claims) == 0 {
+		return []step{{doDelete, nil, d, "no journal entry names it"}}
+	}
+	var live []*entry
+	for _, e := range claims {
+		if e.Phase == phaseLive {
+			live = append(live, e)
+		}
+	}
+	var steps []step
+	switch {
+	case len(live) > 1:
+		// Serving the wrong file would destroy it.
+		for _, e := range live {
+			steps = append(steps, step{doReport, e, d, "more than one live volume claims the device"})
+		}
+	case len(live) == 1 && d.State == ublk.StateDead:
+		steps = append(steps, step{doDelete, live[0], d, "the device was stopped"})
+	case len(live) == 1:
+		steps = append(steps, step{doRecover, live[0], d, "the volume is live"})
+	}
+	for _, e := range claims {
+		switch {
+		case e.Phase == phaseLive:
+		case len(live) > 0:
+			steps = append(steps, step{doDrop, e, nil, "its device id has a new user"})
+		default:
+			steps = append(steps, step{doDelete, e, d, fmt.Sprintf("the volume's phase is %s", e.Phase)})
+		}
+	}
+	return steps
+}
+
+func (s step) name() string {
+	if s.entry != nil {
+		return s.entry.Volume
+	}
+	return fmt.Sprintf("~%d", s.device.ID)
+}

@@ -1,0 +1,168 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
+)
+
+// A release is the second half of a device's way down: stopped, its disk gone,
+// and known to nobody but this server. It runs in the background, is counted,
+// and keeps the journal entry until the kernel has really let go of the id.
+type release struct {
+	entry  entry // Volume is "" for a device without an entry
+	id     uint32
+	slot   int64 // -1 without
+	worker *generation
+	done   chan struct{}
+}
+
+// release takes over the device of a stopped volume.
+func (s *Server) release(v *volume) *release {
+	r := &release{entry: v.entry, id: v.info.ID, slot: int64(v.slot), worker: v.worker, done: make(chan struct{})}
+	removeBlockNode(v.info.BlockPath(), v.major, v.minor)
+	s.startRelease(r)
+	return r
+}
+
+func (s *Server) startRelease(r *release) {
+	s.table.update(func() { s.table.releasing[r.id] = r })
+	s.background.Add(1)
+	go func() {
+		defer s.background.Done()
+		defer close(r.done)
+		if !s.letGo(r) {
+			return // the server ends: the next one finds the entry
+		}
+		if r.slot >= 0 {
+			s.table.freeSlot(uint32(r.slot))
+		}
+		s.table.update(func() { delete(s.table.releasing, r.id) })
+		if r.entry.Volume == "" {
+			return
+		}
+		if err := s.journal.remove(r.entry.Volume, r.entry.Generation); err != nil {
+			s.log.Error("journal entry not removed", "volume", r.entry.Volume, "error", err)
+		}
+	}()
+}
+
+// slowRelease is when a device that the kernel keeps is worth a line in the log.
+const slowRelease = 30 * time.Second
+
+// letGo drains, deletes and closes a stopped device, and reports whether the
+// kernel let go of it before the server ended.
+//
+// The order matters. The char device is still open when DEL_DEV_ASYNC is issued,
+// so the last reference falls in a kernel worker when the worker closes it, and
+// not in the command under the driver's global mutex: deletions run in parallel
+// also on kernels that wait for a grace period there.
+func (s *Server) letGo(r *release) bool {
+	phase := s.metrics.phases(opDetach)
+	slow := time.AfterFunc(slowRelease, func() {
+		s.log.Warn("kernel keeps a stopped device", "device", r.id, "volume", r.entry.Volume)
+	})
+	defer slow.Stop()
+	for pause := time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		err := s.tryLetGo(r, phase)
+		if err == nil {
+			return true
+		}
+		if s.stopping.Err() != nil {
+			return false
+		}
+		s.log.Error("device not deleted", "device", r.id, "volume", r.entry.Volume, "error", err)
+		select {
+		case <-time.After(max(pause, 100*time.Millisecond)):
+		case <-s.stopping.Done():
+			return false
+		}
+	}
+}
+
+func (s *Server) tryLetGo(r *release, phase func(string)) error {
+	ctx := s.stopping
+	if err := r.drain(ctx); err != nil {
+		return err
+	}
+	phase("abort")
+	async := !s.kernel.noAsyncDelete.Load()
+	if async {
+		err := s.kernel.deleteAsync(r.id)
+		switch {
+		case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.EINVAL):
+			s.kernel.noAsyncDelete.Store(true)
+			async = false
+		case err != nil && !isGone(err):
+			return err
+		}
+	}
+	if err := r.close(ctx); err != nil {
+		return err
+	}
+	phase("close")
+	if !async {
+		// This one waits in the kernel, so not all of them at once.
+		if err := s.deleting.Acquire(ctx, 1); err != nil {
+			return err
+		}
+		err := s.kernel.delete(r.id)
+		s.deleting.Release(1)
+		if err != nil && !isGone(err) {
+			return err
+		}
+	}
+	if err := s.waitGone(ctx, r.id); err != nil {
+		return err
+	}
+	phase("delete")
+	return nil
+}
+
+// drain waits until the worker has seen every tag of the device abort. Without
+// a worker the kernel has aborted them itself.
+func (r *release) drain(ctx context.Context) error {
+	if r.worker == nil || r.worker.isLost() {
+		return nil
+	}
+	return ignoreLost(r.worker.proc.Drain(ctx, r.id))
+}
+
+func (r *release) close(ctx context.Context) error {
+	if r.worker == nil || r.worker.isLost() {
+		return nil
+	}
+	return ignoreLost(r.worker.proc.Close(ctx, r.id))
+}
+
+// waitGone waits until the kernel has no device of ours by this id. Its entry in
+// sysfs goes first; the id is in use until the kernel forgets it.
+func (s *Server) waitGone(ctx context.Context, id uint32) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		listed, err := ublk.Devices()
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(listed, id) {
+			info, err := s.kernel.info(id)
+			if isGone(err) || err == nil && info.Owner != s.owner.tag {
+				return nil
+			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// isGone reports whether a command failed because there is no such device.
+func isGone(err error) bool {
+	return errors.Is(err, syscall.ENODEV) || errors.Is(err, fs.ErrNotExist)
+}

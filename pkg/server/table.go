@@ -1,0 +1,213 @@
+package server
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
+)
+
+// A volume is what the server knows of one attached volume. The table's mutex
+// guards all fields; the operation that holds the volume is the only one that
+// changes them, except for what recovery and the watch do (noted there).
+type volume struct {
+	op      string // the operation under way; "" means none
+	state   serverv1.Device_State
+	message string
+	entry   entry
+	info    ublk.DeviceInfo
+	major   uint32
+	minor   uint32
+	slot    uint32
+	worker  *generation // who serves it; nil during adoption
+	// recovery is the one under way, as long as op is opRecover.
+	recovery *recovery
+	// lastOps and recentOps tell how busy the volume is, for recovery's order.
+	lastOps, recentOps uint64
+}
+
+// A table holds the volumes and their try-locks. No method of it blocks.
+type table struct {
+	mu      sync.Mutex
+	volumes map[string]*volume
+	// releasing are devices that nobody uses any more and that the kernel has
+	// not let go of yet, by device id.
+	releasing map[uint32]*release
+	slots     []uint32 // free slots of the counters
+}
+
+func newTable(slots int) *table {
+	t := &table{volumes: make(map[string]*volume), releasing: make(map[uint32]*release)}
+	for i := slots - 1; i >= 0; i-- {
+		t.slots = append(t.slots, uint32(i))
+	}
+	return t
+}
+
+// errBusy marks a volume that another operation holds.
+var errBusy = errors.New("operation under way")
+
+// begin takes the volume for an operation. A volume that is not there is made
+// if create is set; otherwise nil is returned. An error matches errBusy and
+// names the operation that holds it.
+func (t *table) begin(id, op string, create bool) (*volume, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := t.volumes[id]
+	switch {
+	case v == nil && !create:
+		return nil, nil
+	case v == nil:
+		v = &volume{state: serverv1.Device_ATTACHING}
+		v.entry.Volume = id
+		t.volumes[id] = v
+	case v.op != "":
+		return v, fmt.Errorf("%s volume %s: %s: %w", op, id, v.op, errBusy)
+	}
+	v.op = op
+	return v, nil
+}
+
+// takeOver takes a volume from its recovery, which the caller must end. It
+// returns nil if the volume is not being recovered.
+func (t *table) takeOver(id, op string) (*volume, *recovery) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := t.volumes[id]
+	if v == nil || v.op != opRecover {
+		return nil, nil
+	}
+	v.op = op
+	return v, v.recovery
+}
+
+// end gives the volume back, if op still holds it. One whose worker was lost
+// meanwhile is taken again, for the recovery that is returned.
+func (t *table) end(v *volume, op string) *recovery {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if v.op != op {
+		return nil
+	}
+	v.op, v.recovery = "", nil
+	return t.takeForRecovery(v)
+}
+
+// takeForRecovery takes a volume that a user has and no worker serves, unless it
+// is held.
+func (t *table) takeForRecovery(v *volume) *recovery {
+	if t.volumes[v.entry.Volume] != v || v.op != "" || v.worker != nil && !v.worker.isLost() {
+		return nil
+	}
+	if v.state != serverv1.Device_LIVE && v.state != serverv1.Device_RECOVERING {
+		return nil
+	}
+	v.op, v.state, v.message = opRecover, serverv1.Device_RECOVERING, "the worker is gone"
+	v.recovery = newRecovery(v)
+	return v.recovery
+}
+
+// orphaned takes all volumes of a lost worker that no operation holds, busy
+// ones first.
+func (t *table) orphaned() []*recovery {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var list []*recovery
+	for _, v := range t.volumes {
+		if r := t.takeForRecovery(v); r != nil {
+			list = append(list, r)
+		}
+	}
+	slices.SortFunc(list, func(a, b *recovery) int { return cmp.Compare(b.volume.recentOps, a.volume.recentOps) })
+	return list
+}
+
+// update changes a volume under the mutex.
+func (t *table) update(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f()
+}
+
+// drop forgets a volume.
+func (t *table) drop(v *volume) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.volumes[v.entry.Volume] == v {
+		delete(t.volumes, v.entry.Volume)
+	}
+}
+
+// takeSlot reserves a slot of the counters; each device in existence has one.
+func (t *table) takeSlot() (uint32, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.slots) == 0 {
+		return 0, false
+	}
+	slot := t.slots[len(t.slots)-1]
+	t.slots = t.slots[:len(t.slots)-1]
+	return slot, true
+}
+
+func (t *table) freeSlot(slot uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.slots = append(t.slots, slot)
+}
+
+// get returns the public form of a volume.
+func (t *table) get(id string) (*serverv1.Device, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := t.volumes[id]
+	if v == nil {
+		return nil, false
+	}
+	return v.public(), true
+}
+
+// list returns all volumes, sorted by id.
+func (t *table) list() []*serverv1.Device {
+	t.mu.Lock()
+	list := make([]*serverv1.Device, 0, len(t.volumes))
+	for _, v := range t.volumes {
+		list = append(list, v.public())
+	}
+	t.mu.Unlock()
+	slices.SortFunc(list, func(a, b *serverv1.Device) int { return cmp.Compare(a.VolumeId, b.VolumeId) })
+	return list
+}
+
+// public is the API's form of a volume; the caller holds the mutex.
+func (v *volume) public() *serverv1.Device {
+	d := &serverv1.Device{
+		VolumeId: v.entry.Volume, State: v.state, Message: v.message,
+		BackingPath: v.entry.Path, SizeBytes: uint64(v.entry.SizeBytes),
+	}
+	if v.state != serverv1.Device_ATTACHING {
+		d.DeviceId, d.Path, d.Major, d.Minor = v.info.ID, v.info.BlockPath(), v.major, v.minor
+	}
+	return d
+}
+
+func (t *table) releasingCount() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.releasing)
+}
+
+func (t *table) recoveringCount() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, v := range t.volumes {
+		if v.state == serverv1.Device_RECOVERING {
+			n++
+		}
+	}
+	return n
+}
