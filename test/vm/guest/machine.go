@@ -127,7 +127,8 @@ func (qemu) config(s Spec, c *wire.Config) {
 func shareTag(i int) string { return "share" + strconv.Itoa(i) }
 
 func (qemu) preload(s Spec) []string {
-	names := []string{"virtio_pci", "virtio_blk", "virtio_console", "9pnet_virtio", "9p", "ext4"}
+	// The checksum that ext4 asks for by name is a module of its own in older kernels.
+	names := []string{"virtio_pci", "virtio_blk", "virtio_console", "9pnet_virtio", "9p", "?crc32c_generic", "ext4"}
 	if s.Net != nil {
 		names = append(names, "virtio_net")
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // ModuleFiles returns the files of the modules and of all that they depend on, in an order in which they can be loaded. What is
-// built into the kernel is left out.
+// built into the kernel is left out, and so is one whose name begins with "?" and that this kernel lacks.
 func (k Kernel) ModuleFiles(names ...string) ([]string, error) {
 	dir := filepath.Join(k.Modules, k.Release)
 	dep, err := os.ReadFile(filepath.Join(dir, "modules.dep"))
@@ -45,10 +45,11 @@ func loadOrder(dep, builtin string, names []string) ([]string, error) {
 	}
 	var order []string
 	for _, name := range names {
+		name, optional := strings.CutPrefix(name, "?")
 		name = moduleName(name)
 		file, ok := files[name]
 		if !ok {
-			if inside[name] {
+			if inside[name] || optional {
 				continue
 			}
 			return nil, fmt.Errorf("this kernel has no module %s", name)
