@@ -11,7 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-ublk/csi-ublk/test/vm/cluster"
 	"github.com/csi-ublk/csi-ublk/test/vm/host"
+	"github.com/csi-ublk/csi-ublk/test/vm/image"
 )
 
 func main() {
@@ -29,6 +31,9 @@ func main() {
 	var e exitError
 	if errors.As(err, &e) {
 		status, err = e.status, e.err
+	}
+	if passed := cluster.ExitStatus(0); errors.As(err, &passed) {
+		status, err = int(passed), nil
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "vm:", err)
@@ -66,6 +71,7 @@ Environment:
 		return host.New(os.Stderr)
 	}
 	cmd.AddCommand(doctorCommand(open), kernelCommand(open), rootFSCommand(open), execCommand(open), runCommand(open), shellCommand(open), cleanCommand(open))
+	cmd.AddCommand(image.NewCommand(open), cluster.NewCommand(open), cluster.NewKubectlCommand(open))
 	return cmd
 }
 
