@@ -1,0 +1,126 @@
+# Everything that people and CI do here. `make help` lists it.
+#
+# Tests that need a ublk driver run in guests of the rig, test/vm, which builds
+# what it needs once and keeps it in ~/.cache/csi-ublk.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+BUILD := CGO_ENABLED=0 go build -trimpath
+LDFLAGS := -s -w -X main.version=$(VERSION:v%=%)
+
+VM := bin/vm
+RESULTS := out/test
+# The tiers that `make test` runs, in this order.
+TIERS := unit chart kernel-current kernel-fixed kernel-lts sanity cluster
+
+# run runs one tier: it shows what `go test -json` says and keeps it for the count.
+run = bin/report run -o $(RESULTS) $(1) -- $(2)
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Build
+
+.PHONY: build vm report
+build: ## Build bin/csi-ublk
+	$(BUILD) -ldflags '$(LDFLAGS)' -o bin/csi-ublk ./cmd/csi-ublk
+vm:
+	@$(BUILD) -o $(VM) ./test/vm
+report:
+	@$(BUILD) -o bin/report ./test/report
+
+.PHONY: image
+image: vm ## Build the driver's image as out/csi-ublk-image.tar, for docker load or kind load image-archive
+	$(VM) image out/csi-ublk-image.tar
+
+.PHONY: generate
+generate: ## Generate deepcopy code, CRDs and the gRPC API
+	go generate ./pkg/...
+
+.PHONY: deploy-manifests
+deploy-manifests: vm ## Render deploy/ from the chart
+	$$($(VM) tool helm) template csi-ublk charts/csi-ublk --namespace csi-ublk --kube-version 1.34.0 > deploy/csi-ublk.yaml
+
+##@ Test
+
+.PHONY: test
+test: ## Run all tiers; the last line counts
+	@rm -rf $(RESULTS)
+	@for tier in $(TIERS); do $(MAKE) test-$$tier || true; done
+	@$(MAKE) report
+	@bin/report sum -o $(RESULTS) $(TIERS)
+
+.PHONY: test-unit
+test-unit: report ## Unit tests, with the race detector
+	$(call run,unit,go test -race -timeout 5m -json ./...)
+
+.PHONY: test-chart
+test-chart: report vm build ## Tests of the chart, with Helm
+	@echo "helm: $$($(VM) tool helm)"
+	$(call run,chart,env HELM=$$($(VM) tool helm) DRIVER=$(CURDIR)/bin/csi-ublk go test -tags helm -timeout 5m -json ./test/chart)
+
+# Packages with tests behind the build tag ublk: those that need the driver.
+KERNEL_PACKAGES = $(shell git grep --untracked -lE '^//go:build .*\bublk\b' -- '*_test.go' | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
+# kernel runs them in guests with the kernel $(1), two guests at a time; $(2) are more flags.
+kernel = $(call run,kernel-$(1),env CGO_ENABLED=0 go test -tags ublk -p 2 -timeout 15m -json $(2) -exec '$(CURDIR)/$(VM) exec --kernel $(1) --with csi-ublk=$(CURDIR)/bin/csi-ublk --' $(KERNEL_PACKAGES))
+
+.PHONY: test-kernel test-kernel-current test-kernel-fixed test-kernel-lts
+test-kernel: test-kernel-current test-kernel-fixed test-kernel-lts ## Tests against the real driver, on all three kernels
+test-kernel-current: report vm build
+	$(call kernel,current)
+test-kernel-fixed: report vm build
+	$(call kernel,fixed)
+test-kernel-lts: report vm build
+	$(call kernel,lts,-short)
+
+.PHONY: test-sanity
+test-sanity: report vm build ## The community's csi-sanity against the real driver in a guest
+	$(call run,sanity,$(VM) sanity --json)
+
+.PHONY: test-cluster
+test-cluster: report vm ## Tests in a Kubernetes cluster of guests
+	$(call run,cluster,$(VM) e2e --json)
+
+.PHONY: bench
+bench: build vm ## Benchmarks of pkg/ublk in a guest
+	CGO_ENABLED=0 go test -tags ublk -run '^$$' -bench . -benchtime 2s -exec '$(CURDIR)/$(VM) exec --with csi-ublk=$(CURDIR)/bin/csi-ublk --' ./pkg/ublk
+
+##@ Check
+
+.PHONY: lint
+lint: ## go vet, staticcheck, and the repository's own rules
+	go vet ./...
+	go vet -tags ublk,helm,e2e,sanity ./...
+	go tool staticcheck -tags ublk,helm,e2e,sanity ./...
+	go run ./test/lint
+
+GENERATED = $(shell git ls-files 'pkg/**/*.pb.go' 'pkg/**/zz_generated*.go' 'charts/csi-ublk/files/crds/*.yaml')
+
+.PHONY: verify
+verify: lint ## What CI demands: lint, formatted code, current generated files, a sound chart
+	@bad=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
+	  if [ -n "$$bad" ]; then echo "not formatted; run gofmt -w on:"; echo "$$bad"; exit 1; fi
+	@before=$$(sha256sum $(GENERATED)); $(MAKE) generate; \
+	  if [ "$$before" != "$$(sha256sum $(GENERATED))" ]; then \
+	    echo "generated files were not current; commit what make generate has made of them:"; git status --short $(GENERATED); exit 1; fi
+	@$(MAKE) test-chart
+
+##@ Try
+
+.PHONY: demo
+demo: vm build ## A volume's life on a real ublk device, in a Kubernetes cluster of guests
+	$(VM) demo
+
+.PHONY: demo-down
+demo-down: vm ## Remove the demo's cluster
+	$(VM) down
+
+.PHONY: clean
+clean: ## Remove what was built here; the rig's cache stays (bin/vm clean --all)
+	rm -rf bin out
