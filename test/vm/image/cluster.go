@@ -114,3 +114,16 @@ func extract(archive, name, out string) error {
 		return errors.Join(err, w.Close())
 	}
 }
+
+// ClusterKey stands for the content of Cluster's images. It makes the driver's base if the cache lacks it, but none of the
+// images.
+func ClusterKey(ctx context.Context, h *host.Host, kubernetes kube.Built) (string, error) {
+	from, err := base(ctx, h)
+	if err != nil {
+		return "", err
+	}
+	return host.Key(clusterRecipe, kubernetes.Key, filepath.Base(filepath.Dir(from)), Pause, Busybox), nil
+}
+
+// clusterRecipe changes when the way of making Cluster's images does.
+const clusterRecipe = "1"

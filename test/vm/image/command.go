@@ -11,8 +11,8 @@ import (
 	"github.com/csi-ublk/csi-ublk/test/vm/kube"
 )
 
-// NewCommand returns "image", which writes the driver's image to a file.
-func NewCommand() *cobra.Command {
+// NewCommand returns "image", which writes the driver's image to a file. open opens the host.
+func NewCommand(open func() (*host.Host, error)) *cobra.Command {
 	var o DriverOptions
 	var out string
 	cmd := &cobra.Command{
@@ -28,7 +28,7 @@ one archive, which is a docker save and an OCI layout at once:
 It needs root (mmdebstrap unpacks the packages), apt sources of Debian and Go.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			h, err := host.New(cmd.ErrOrStderr())
+			h, err := open()
 			if err != nil {
 				return err
 			}

@@ -1,0 +1,45 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+)
+
+// Release is the name and the namespace of the driver's release.
+const Release = "csi-ublk"
+
+// ChartOptions says how the chart is installed.
+type ChartOptions struct {
+	// Chart is the chart's directory; "" means charts/csi-ublk of the repository.
+	Chart string
+	// Set are values as helm's --set takes them.
+	Set []string
+	// Values are files of values.
+	Values []string
+	// Timeout bounds the wait for everything to be ready, as helm writes durations; "" means 3m.
+	Timeout string
+}
+
+// InstallChart installs the chart, or upgrades the release if there is one, with helm, and waits until its pods are ready. What
+// helm says goes to out.
+func (i Inside) InstallChart(ctx context.Context, repo string, o ChartOptions, out io.Writer) error {
+	if o.Chart == "" {
+		o.Chart = filepath.Join(repo, "charts", "csi-ublk")
+	}
+	if o.Timeout == "" {
+		o.Timeout = "3m"
+	}
+	args := []string{"helm", "upgrade", "--install", Release, o.Chart, "--namespace", Release, "--create-namespace", "--wait", "--timeout", o.Timeout}
+	for _, v := range o.Values {
+		args = append(args, "--values", v)
+	}
+	for _, s := range o.Set {
+		args = append(args, "--set", s)
+	}
+	if err := i.Run(ctx, nil, out, out, args...); err != nil {
+		return fmt.Errorf("install chart %s: %w", o.Chart, err)
+	}
+	return nil
+}
