@@ -23,6 +23,9 @@ const (
 const (
 	// VolumeReady is True when the file exists, has its full size and is durable.
 	VolumeReady = "Ready"
+	// VolumeCreated turns True when the file was made, and never back: a volume
+	// that has it and no file has lost its data, and is not made anew.
+	VolumeCreated = "Created"
 	// VolumeInUse is the node's answer to spec.state Absent: True when the volume
 	// is attached or staged, so that nothing was removed.
 	VolumeInUse = "InUse"
@@ -33,6 +36,11 @@ const (
 	ReasonPoolFull    = "PoolFull"    // the pool has no room for the volume's full size
 	ReasonPoolMissing = "PoolMissing" // the node has no such pool
 	ReasonPoolFailed  = "PoolFailed"  // the pool is there and does not work
+	// ReasonNodeGone is written by the controller: the volume's node no longer
+	// exists, and with it the volume's data.
+	ReasonNodeGone    = "NodeGone"
+	ReasonFileMissing = "FileMissing" // the file was there and is gone: the data is lost
+	ReasonFileSize    = "FileSize"    // the file has another size than spec.capacityBytes
 )
 
 // UblkVolumeSpec says where a volume lives and how large it is.
@@ -78,7 +86,7 @@ type UblkVolumeStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// AllocatedBytes is the space that the file takes in its pool.
 	AllocatedBytes int64 `json:"allocatedBytes,omitempty"`
-	// Conditions: Ready, InUse.
+	// Conditions: Ready, Created, InUse.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
