@@ -37,7 +37,7 @@ report:
 
 .PHONY: image
 image: vm ## Build the driver's image as out/csi-ublk-image.tar, for docker load or kind load image-archive
-	$(VM) image out/csi-ublk-image.tar
+	$(VM) image --output out/csi-ublk-image.tar
 
 .PHONY: generate
 generate: ## Generate deepcopy code, CRDs and the gRPC API
@@ -85,7 +85,7 @@ test-sanity: report vm build ## The community's csi-sanity against the real driv
 
 .PHONY: test-cluster
 test-cluster: report vm ## Tests in a Kubernetes cluster of guests
-	$(call run,cluster,$(VM) e2e --json)
+	$(call run,cluster,test/e2e/run)
 
 .PHONY: bench
 bench: build vm ## Benchmarks of pkg/ublk in a guest
@@ -119,7 +119,7 @@ demo: vm build ## A volume's life on a real ublk device, in a Kubernetes cluster
 
 .PHONY: demo-down
 demo-down: vm ## Remove the demo's cluster
-	$(VM) down
+	$(VM) cluster down
 
 .PHONY: clean
 clean: ## Remove what was built here; the rig's cache stays (bin/vm clean --all)

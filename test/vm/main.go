@@ -71,7 +71,7 @@ Environment:
 		return host.New(os.Stderr)
 	}
 	cmd.AddCommand(doctorCommand(open), kernelCommand(open), rootFSCommand(open), execCommand(open), runCommand(open), shellCommand(open), cleanCommand(open))
-	cmd.AddCommand(image.NewCommand(open), cluster.NewCommand(open), cluster.NewKubectlCommand(open))
+	cmd.AddCommand(toolCommand(open), image.NewCommand(open), cluster.NewCommand(open), cluster.NewKubectlCommand(open))
 	return cmd
 }
 
