@@ -8,8 +8,8 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/ublk/internal/sys"
 )
 
-// This file is what happens when a chain does not run through: a short read at
-// the end of the file, an error of the disk, no space.
+// This file is what happens when a chain does not run through (a short read at
+// the end of the file, an error of the disk, no space), and what runs without.
 
 // maxTries bounds how often a request begins anew after an interruption.
 const maxTries = 16
@@ -18,12 +18,8 @@ const maxTries = 16
 // asked for, the commit is under way, and its completion is the tag's next
 // request; if not, the commit completes with ECANCELED.
 func (q *ringQueue) chained(r *Ring, t *tag) {
-	want := int32(0)
-	if t.op == sys.OpRead || t.op == sys.OpWrite {
-		want = int32(t.length)
-	}
-	if t.moveResult == want {
-		q.finish(r, t, want)
+	if t.moveResult == int32(t.length) {
+		q.finish(r, t, t.moveResult)
 		t.phase = atKernel
 		if t.committed {
 			q.next(r, t, t.commitNext)
@@ -41,9 +37,7 @@ func (q *ringQueue) chained(r *Ring, t *tag) {
 func (q *ringQueue) broken(r *Ring, t *tag, res int32) {
 	fromStart := t.op == sys.OpWrite && !t.moved // its data never left the device
 	switch {
-	case (res == -int32(unix.EINTR) || res == -int32(unix.EAGAIN)) && t.tries < maxTries:
-		t.tries++
-		q.chain(r, t)
+	case q.again(r, t, res):
 	case t.op == sys.OpRead && !t.moved && res >= 0:
 		q.filled(r, t, uint64(res))
 	case t.op == sys.OpWrite && t.moved && res >= 0:
@@ -57,11 +51,28 @@ func (q *ringQueue) broken(r *Ring, t *tag, res int32) {
 	}
 }
 
+// again begins a request anew if it was only interrupted.
+func (q *ringQueue) again(r *Ring, t *tag, res int32) bool {
+	if res != -int32(unix.EINTR) && res != -int32(unix.EAGAIN) || t.tries == maxTries {
+		return false
+	}
+	t.tries++
+	t.done = 0
+	q.startFile(r, t)
+	return true
+}
+
 // stepped goes on with a request that is being done step by step.
 func (q *ringQueue) stepped(r *Ring, t *tag, res int32) {
 	switch {
+	case q.again(r, t, res):
 	case res < 0:
 		q.fail(r, t, res)
+	case t.phase == allocating && t.op == sys.OpWriteZeroes && t.flags&sys.FlagFUA != 0:
+		r.space(1)
+		q.sync(r, t)
+	case t.phase == allocating, t.phase == syncing:
+		q.commit(r, t, 0)
 	case t.phase == filling:
 		q.filled(r, t, uint64(res))
 	case t.phase == storing:

@@ -209,8 +209,9 @@ func (c *Control) UpdateSize(ctx context.Context, id uint32, sectors uint64) err
 }
 
 // Quiesce takes a device from its server without an I/O error: every tag ends,
-// the server closes the device, and a new one can recover it. It answers EBUSY
-// if within timeout (0: none) some queue had no tag at rest, and
+// the server closes the device, and a new one can recover it. The driver misses
+// tags whose request was in flight: repeat the call until Device.Done. It
+// answers EBUSY if within timeout (0: none) some queue had no tag at rest, and
 // errors.ErrUnsupported for a device without the Quiesce feature.
 func (c *Control) Quiesce(ctx context.Context, id uint32, timeout time.Duration) error {
 	return c.doIf(ctx, Quiesce, request{op: sys.QuiesceDev, dev: id, data: uint64(timeout.Milliseconds())})

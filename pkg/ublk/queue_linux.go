@@ -59,6 +59,9 @@ const (
 	filling
 	emptying
 	storing
+	// allocating and syncing: fallocate, fdatasync.
+	allocating
+	syncing
 	// gone: aborted.
 	gone
 )

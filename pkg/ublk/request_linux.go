@@ -47,7 +47,7 @@ func (q *ringQueue) needsBuffer(t *tag) bool {
 func (q *ringQueue) begin(r *Ring, t *tag) {
 	switch {
 	case q.file != nil:
-		q.chain(r, t)
+		q.startFile(r, t)
 	case q.backend != nil:
 		q.commit(r, t, q.callBackend(r, t))
 	case t.op == sys.OpRead || t.op == sys.OpWrite:
@@ -101,41 +101,37 @@ func (q *ringQueue) finish(r *Ring, t *tag, res int32) {
 	}
 }
 
-// chain puts a whole request of a file into the ring at once: the file, the
-// device and the commit run one after the other without this thread.
-func (q *ringQueue) chain(r *Ring, t *tag) {
-	result := int32(0)
+// startFile puts a read or a write into the ring at once: the file, the device
+// and the commit run one after the other without this thread.
+//
+// The other operations go alone. A chain goes on after a sync or an fallocate
+// that failed (neither marks its entry as failed), so that a linked commit would
+// answer success.
+func (q *ringQueue) startFile(r *Ring, t *tag) {
 	r.space(3)
+	t.phase, t.moved, t.committed = inChain, false, false
 	switch t.op {
 	case sys.OpRead:
 		q.fileRead(r, t, 0, stepFirst, uring.Link|uring.SkipSuccess)
 		q.toDevice(r, t, stepMove, uring.Link)
-		result = int32(t.length)
+		q.command(r, t, sys.CommitAndFetch, int32(t.length))
 	case sys.OpWrite:
 		q.fromDevice(r, t, stepFirst, uring.Link|uring.SkipSuccess)
 		q.fileWrite(r, t, 0, stepMove, uring.Link)
-		result = int32(t.length)
+		q.command(r, t, sys.CommitAndFetch, int32(t.length))
 	case sys.OpFlush:
 		q.sync(r, t)
 	case sys.OpDiscard:
-		q.fallocate(r, t, unix.FALLOC_FL_PUNCH_HOLE, stepMove, uring.Link)
+		q.fallocate(r, t, unix.FALLOC_FL_PUNCH_HOLE)
 	case sys.OpWriteZeroes:
-		mode := uint32(unix.FALLOC_FL_PUNCH_HOLE)
 		if t.flags&sys.FlagNoUnmap != 0 {
-			mode = unix.FALLOC_FL_ZERO_RANGE
-		}
-		if t.flags&sys.FlagFUA != 0 {
-			q.fallocate(r, t, mode, stepFirst, uring.Link|uring.SkipSuccess)
-			q.sync(r, t)
+			q.fallocate(r, t, unix.FALLOC_FL_ZERO_RANGE)
 		} else {
-			q.fallocate(r, t, mode, stepMove, uring.Link)
+			q.fallocate(r, t, unix.FALLOC_FL_PUNCH_HOLE)
 		}
 	default:
 		q.commit(r, t, -int32(unix.EOPNOTSUPP))
-		return
 	}
-	t.phase, t.moved, t.committed = inChain, false, false
-	q.command(r, t, sys.CommitAndFetch, result)
 }
 
 func (q *ringQueue) entry(r *Ring, t *tag, s step, flags uint8) *uring.SQE {
@@ -167,9 +163,11 @@ func (q *ringQueue) fromDevice(r *Ring, t *tag, s step, flags uint8) {
 // sync makes the whole file durable: a flush has no range, and covers the
 // completed writes of every queue.
 func (q *ringQueue) sync(r *Ring, t *tag) {
-	q.entry(r, t, stepMove, uring.Link).Fdatasync(q.file.fd)
+	t.phase = syncing
+	q.entry(r, t, stepAlone, 0).Fdatasync(q.file.fd)
 }
 
-func (q *ringQueue) fallocate(r *Ring, t *tag, mode uint32, s step, flags uint8) {
-	q.entry(r, t, s, flags).Fallocate(q.file.fd, mode|unix.FALLOC_FL_KEEP_SIZE, t.off, t.length)
+func (q *ringQueue) fallocate(r *Ring, t *tag, mode uint32) {
+	t.phase = allocating
+	q.entry(r, t, stepAlone, 0).Fallocate(q.file.fd, mode|unix.FALLOC_FL_KEEP_SIZE, t.off, t.length)
 }

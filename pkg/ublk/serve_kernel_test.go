@@ -220,7 +220,6 @@ func fileTarget(t testing.TB, dir string, n int64, direct bool) (*FileTarget, *o
 	return target, f
 }
 
-
 func TestLifeOfADevice(t *testing.T) {
 	c := control(t)
 	ctx := ctxFor(t)

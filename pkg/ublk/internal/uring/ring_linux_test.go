@@ -144,6 +144,27 @@ func TestBrokenChains(t *testing.T) {
 	})
 }
 
+// An fallocate (or a sync) that fails does not break its chain: a commit linked
+// to it would answer success. Should this test fail one day, the kernel has
+// changed, and for the better.
+func TestFailedFallocateDoesNotBreakItsChain(t *testing.T) {
+	r := newRing(t, Config{Entries: 8, CompletionEntries: 16})
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := r.Next()
+	s.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE, 0, 4096) // EOPNOTSUPP without KEEP_SIZE
+	s.Flags, s.UserData = Link, 1
+	s = r.Next()
+	s.Fdatasync(int(f.Fd()))
+	s.UserData = 2
+	if got := collect(t, r, 2); got[1] >= 0 || got[2] != 0 {
+		t.Fatalf("results %v", got)
+	}
+}
+
 func TestRegisteredFileOutlivesItsDescriptor(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
