@@ -75,6 +75,7 @@ machine's kernel can do.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	logging.addFlags(root.PersistentFlags())
 	root.AddCommand(
+		newControllerCommand(),
 		newServerCommand(),
 		newWorkerCommand(),
 		newProbeCommand(),

@@ -81,6 +81,9 @@ func (s *Server) Start(ctx context.Context) error {
 	go func() { served <- s.grpc.Serve(l) }()
 	select {
 	case err := <-served:
+		if err == nil { // Kill
+			return nil
+		}
 		return fmt.Errorf("serve %s: %w", s.o.Endpoint, err)
 	case <-ctx.Done():
 	}
@@ -92,6 +95,10 @@ func (s *Server) Start(ctx context.Context) error {
 	<-served
 	return nil
 }
+
+// Kill ends the server at once: calls in flight are cut and their contexts
+// cancelled. Start then returns nil.
+func (s *Server) Kill() { s.grpc.Stop() }
 
 // NeedLeaderElection makes a manager start the server on every replica: the
 // sidecars need an answer to Probe before there is a lease.

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
+	"github.com/csi-ublk/csi-ublk/pkg/capacity"
+	"github.com/csi-ublk/csi-ublk/pkg/driver"
+	"github.com/csi-ublk/csi-ublk/pkg/driver/controller"
+	"github.com/csi-ublk/csi-ublk/pkg/reconciler/orphan"
+)
+
+type controllerOptions struct {
+	endpoint       string
+	httpAddress    string
+	leaseNamespace string
+	leaseDuration  time.Duration
+	kubeconfig     string
+	qps            float32
+	burst          int
+	overcommit     float64
+}
+
+// newControllerCommand is the controller role.
+func newControllerCommand() *cobra.Command {
+	var o controllerOptions
+	cmd := &cobra.Command{
+		Use:   "controller",
+		Short: "Create and delete volumes for the cluster",
+		Long: `controller is the CSI controller service, beside the sidecars that call it. It
+picks the node of each volume, keeps the ledger of promised bytes and cleans up
+after nodes that were deleted.
+
+Of several replicas the one that holds the lease works; the others answer Probe
+with "not ready" until it is theirs. A replica that loses the lease ends.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runController(cmd.Context(), o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.endpoint, "endpoint", cmp.Or(os.Getenv("CSI_ENDPOINT"), "unix:///csi/csi.sock"), "unix socket of the CSI service; CSI_ENDPOINT in the environment")
+	f.StringVar(&o.httpAddress, "http-address", ":9808", "address of /healthz, /readyz and /metrics; 0 for none")
+	f.StringVar(&o.leaseNamespace, "leader-election-namespace", os.Getenv("NAMESPACE"), "namespace of the lease; empty for the pod's own")
+	f.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long the lease of a dead replica blocks the next one")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; empty for the pod's service account")
+	f.Float32Var(&o.qps, "kube-api-qps", 200, "requests a second to the API server")
+	f.IntVar(&o.burst, "kube-api-burst", 400, "requests at once to the API server")
+	f.Float64Var(&o.overcommit, "overcommit", 1, "bytes promised for each byte of a pool; 1 promises nothing twice")
+	return cmd
+}
+
+func runController(ctx context.Context, o controllerOptions) error {
+	if o.overcommit < 1 {
+		return usagef("--overcommit=%v: must be 1 or more", o.overcommit)
+	}
+	mgr, err := newControllerManager(o)
+	if err != nil {
+		return err
+	}
+	service := controller.New(controller.Options{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Cache: mgr.GetCache(),
+		Ledger: capacity.New(capacity.Options{Overcommit: o.overcommit}),
+	})
+	if err := mgr.Add(service); err != nil {
+		return fmt.Errorf("add controller service: %w", err)
+	}
+	if err := orphan.Setup(mgr, orphan.Options{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}); err != nil {
+		return err
+	}
+	server, err := driver.NewServer(driver.ServerOptions{
+		Endpoint:   o.endpoint,
+		Identity:   driver.NewIdentity(driver.IdentityOptions{Version: buildVersion(), Ready: service.Ready}),
+		Controller: service,
+		Gate:       service.Gate,
+		Registerer: metrics.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	return serveController(ctx, server, mgr)
+}
+
+// serveController runs both until ctx ends or one fails. In an orderly end the
+// calls come first: the ones in flight are finished, by the caches that still
+// run and under the lease that is still held; only then is the lease released.
+// When the manager ends first, the lease is lost, and no call may go on.
+func serveController(ctx context.Context, server *driver.Server, mgr ctrl.Manager) error {
+	mgrCtx, stopManager := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopManager()
+	served, managed := make(chan error, 1), make(chan error, 1)
+	go func() { served <- server.Start(ctx) }()
+	go func() { managed <- mgr.Start(mgrCtx) }()
+	select {
+	case err := <-served:
+		stopManager()
+		return errors.Join(err, <-managed)
+	case err := <-managed:
+		server.Kill()
+		<-served
+		if err == nil {
+			err = errors.New("ended unasked")
+		}
+		return fmt.Errorf("controller manager: %w", err)
+	}
+}
+
+func newControllerManager(o controllerOptions) (ctrl.Manager, error) {
+	cfg, err := kubeConfig(o.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	cfg.QPS, cfg.Burst = o.qps, o.burst
+	scheme := runtime.NewScheme()
+	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme), metav1.AddMetaToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("make scheme: %w", err)
+	}
+	// The ratios of controller-runtime's defaults: 15, 10 and 2 s.
+	renew, retry := o.leaseDuration*2/3, o.leaseDuration*2/15
+	alive := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme:                        scheme,
+		LeaderElection:                true,
+		LeaderElectionID:              "csi-ublk-controller",
+		LeaderElectionNamespace:       o.leaseNamespace,
+		LeaderElectionReleaseOnCancel: true, // the process ends right after
+		LeaseDuration:                 &o.leaseDuration,
+		RenewDeadline:                 &renew,
+		RetryPeriod:                   &retry,
+		Cache: cache.Options{
+			// Three kinds and no more: a read of any other is a bug, and would
+			// otherwise become a watch of its own.
+			ReaderFailOnMissingInformer: true,
+			DefaultTransform:            cache.TransformStripManagedFields(),
+			ByObject:                    map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: slimNode}},
+		},
+		// A standby is alive and ready to take over: it says ok as well.
+		Metrics: metricsserver.Options{BindAddress: o.httpAddress, ExtraHandlers: map[string]http.Handler{"/healthz": alive, "/readyz": alive}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make controller manager: %w", err)
+	}
+	return mgr, nil
+}
+
+// slimNode keeps of a Node what is read: on large clusters images and addresses
+// are most of its bytes.
+func slimNode(o any) (any, error) {
+	n, ok := o.(*corev1.Node)
+	if !ok {
+		return o, nil
+	}
+	n.ManagedFields, n.Annotations, n.Labels = nil, nil, nil
+	n.Status = corev1.NodeStatus{Conditions: n.Status.Conditions}
+	return n, nil
+}
+
+// kubeConfig is the way to the API server: a kubeconfig file, or what a pod has.
+func kubeConfig(file string) (*rest.Config, error) {
+	var cfg *rest.Config
+	var err error
+	if file != "" {
+		cfg, err = clientcmd.BuildConfigFromFlags("", file)
+	} else {
+		cfg, err = rest.InClusterConfig()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w", err)
+	}
+	return cfg, nil
+}
