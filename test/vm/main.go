@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-ublk/csi-ublk/test/vm/cluster"
+	"github.com/csi-ublk/csi-ublk/test/vm/demo"
 	"github.com/csi-ublk/csi-ublk/test/vm/host"
 	"github.com/csi-ublk/csi-ublk/test/vm/image"
 )
@@ -72,6 +73,7 @@ Environment:
 	}
 	cmd.AddCommand(doctorCommand(open), kernelCommand(open), rootFSCommand(open), execCommand(open), runCommand(open), shellCommand(open), cleanCommand(open))
 	cmd.AddCommand(toolCommand(open), image.NewCommand(open), cluster.NewCommand(open), cluster.NewKubectlCommand(open))
+	cmd.AddCommand(demo.NewCommand(open), demo.NewDownCommand(open))
 	return cmd
 }
 
