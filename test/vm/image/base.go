@@ -20,16 +20,17 @@ var basePackages = []string{"btrfs-progs", "busybox-static", "dash", "e2fsprogs"
 const mergeUsr = `for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d"; ln -s "usr/$d" "$1/$d"; done`
 
 // baseRecipe changes when the way of making the base does.
-const baseRecipe = "1"
+const baseRecipe = "2"
 
-// cut are files of the packages that no container needs: documentation, translations, and the interpreters and tables of
-// helpers that are not called (xfs_scrub's Python and its 30 MB of Unicode, Perl, debconf).
+// cut are files that no container needs: what is copied from this machine, documentation, translations, and the interpreters
+// and tables of helpers that are not called (xfs_scrub's Python and its 30 MB of Unicode, Perl, debconf).
 var cut = []string{
-	"/usr/share/man", "/usr/share/doc", "/usr/share/locale", "/usr/share/info", "/usr/share/lintian", "/usr/share/bash-completion",
-	"/usr/share/zoneinfo", "/usr/share/perl*", "/usr/share/debconf", "/usr/share/python3", "/usr/share/initramfs-tools",
-	"/usr/lib/python3*", "/usr/bin/python3*", "/usr/bin/perl*", "/usr/lib/*/perl-base", "/usr/lib/*/perl", "/usr/lib/*/gconv",
-	"/usr/lib/*/libicudata.so*", "/usr/lib/*/libicui18n.so*", "/usr/lib/*/libicuuc.so*", "/usr/sbin/xfs_scrub*", "/usr/lib/*/xfsprogs",
-	"/var/cache/*", "/var/lib/apt/*", "/var/log/*", "/etc/apt", "/etc/cron*", "/etc/systemd", "/usr/lib/systemd", "/dev/*",
+	"/dev/*", "/etc/apt", "/etc/cron*", "/etc/hostname", "/etc/logrotate.d", "/etc/pam*", "/etc/python3*", "/etc/resolv.conf",
+	"/etc/systemd", "/usr/bin/perl*", "/usr/bin/python3*", "/usr/lib/*/gconv", "/usr/lib/*/libicudata.so*", "/usr/lib/*/libicui18n.so*",
+	"/usr/lib/*/libicuuc.so*", "/usr/lib/*/perl", "/usr/lib/*/perl-base", "/usr/lib/*/xfsprogs", "/usr/lib/python3*", "/usr/lib/systemd",
+	"/usr/sbin/xfs_scrub*", "/usr/share/bash-completion", "/usr/share/debconf", "/usr/share/doc", "/usr/share/info",
+	"/usr/share/initramfs-tools", "/usr/share/lintian", "/usr/share/locale", "/usr/share/man", "/usr/share/perl*", "/usr/share/python3",
+	"/usr/share/zoneinfo", "/var/cache/*", "/var/lib/apt/*", "/var/log/*",
 }
 
 // base returns the tar of the image's Debian layer. Only unpacked, never configured: no maintainer script runs, so it takes
@@ -89,7 +90,7 @@ func makeBase(ctx context.Context, apt *host.Apt, dir string) (err error) {
 	return errors.Join(err, os.RemoveAll(tree))
 }
 
-// addAccounts writes what base-passwd's script would, as far as a container needs it.
+// addAccounts writes what the scripts of base-passwd and base-files would, as far as a container needs it.
 func addAccounts(tree string) error {
 	for name, text := range map[string]string{
 		"passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -99,7 +100,12 @@ func addAccounts(tree string) error {
 			return err
 		}
 	}
-	return os.MkdirAll(filepath.Join(tree, "root"), 0o700)
+	for name, mode := range map[string]os.FileMode{"root": 0o700, "proc": 0o555, "sys": 0o555, "run": 0o755, "mnt": 0o755} {
+		if err := os.MkdirAll(filepath.Join(tree, name), mode); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addApplets links busybox's commands where no package brought the real one, so that ls and cat work in a pod.
