@@ -6,7 +6,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
-	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+	"github.com/csi-ublk/csi-ublk/pkg/server/client"
 )
 
 // NodeGetInfo says which node this is and how many volumes it takes. Kubelet calls
@@ -14,7 +14,7 @@ import (
 func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	limit := s.o.MaxVolumes
 	if limit == 0 {
-		var info *serverv1.InfoResponse
+		var info client.Info
 		err := whileUnavailable(ctx, func(ctx context.Context) (err error) {
 			info, err = s.o.Devices.Info(ctx)
 			return err
@@ -22,7 +22,7 @@ func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*
 		if err != nil {
 			return nil, fmt.Errorf("ask the device server how many devices it takes: %w", err)
 		}
-		limit = int64(info.GetDevicesMax())
+		limit = int64(info.DevicesMax)
 	}
 	return &csi.NodeGetInfoResponse{
 		NodeId:             s.o.NodeName,

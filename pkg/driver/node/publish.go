@@ -12,7 +12,7 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
 	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
 	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
-	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+	"github.com/csi-ublk/csi-ublk/pkg/server/client"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -91,7 +91,7 @@ func (s *Service) publishMount(staging, target string, a access) error {
 }
 
 func (s *Service) publishBlock(ctx context.Context, id, target string, a access) error {
-	var device *serverv1.Device
+	var device client.Device
 	err := whileUnavailable(ctx, func(ctx context.Context) (err error) {
 		device, err = s.o.Devices.Get(ctx, id)
 		return err
@@ -102,7 +102,7 @@ func (s *Service) publishBlock(ctx context.Context, id, target string, a access)
 	if err != nil {
 		return err
 	}
-	if err := blockdev.Verify(device.GetPath(), device.GetMajor(), device.GetMinor()); err != nil {
+	if err := blockdev.Verify(device.Path, device.Major, device.Minor); err != nil {
 		return err
 	}
 	at, err := clearStale(target)
@@ -110,8 +110,8 @@ func (s *Service) publishBlock(ctx context.Context, id, target string, a access)
 		return err
 	}
 	if at.Mounted {
-		if !at.IsBlock() || at.Rdev != unix.Mkdev(device.GetMajor(), device.GetMinor()) {
-			return fmt.Errorf("target path %s holds something else than %s: %w", target, device.GetPath(), fs.ErrExist)
+		if !at.IsBlock() || at.Rdev != unix.Mkdev(device.Major, device.Minor) {
+			return fmt.Errorf("target path %s holds something else than %s: %w", target, device.Path, fs.ErrExist)
 		}
 		readOnly, err := mount.ReadOnly(target)
 		if err == nil && readOnly != a.readOnly {
@@ -120,7 +120,7 @@ func (s *Service) publishBlock(ctx context.Context, id, target string, a access)
 		return err
 	}
 	if a.single {
-		root := "/" + filepath.Base(device.GetPath())
+		root := "/" + filepath.Base(device.Path)
 		if err := checkSingle(target, func(m *mountinfo.Info) bool { return m.FSType == "devtmpfs" && m.Root == root }); err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (s *Service) publishBlock(ctx context.Context, id, target string, a access)
 	f.Close()
 	// Read-only marks the mount, for repeated calls to compare; that the pod can't
 	// write is seen to by the container runtime.
-	if err := mount.Bind(device.GetPath(), target, a.flags); err != nil {
+	if err := mount.Bind(device.Path, target, a.flags); err != nil {
 		return errors.Join(err, os.Remove(target))
 	}
 	return nil

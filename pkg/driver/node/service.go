@@ -19,7 +19,7 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
 	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
-	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+	"github.com/csi-ublk/csi-ublk/pkg/server/client"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 )
@@ -28,13 +28,13 @@ import (
 // codes that the server's API documents.
 type Devices interface {
 	// Attach is idempotent: a volume that is attached keeps its device.
-	Attach(ctx context.Context, r *serverv1.AttachRequest) (*serverv1.Device, error)
+	Attach(ctx context.Context, volumeID string, o client.AttachOptions) (client.Device, error)
 	// Detach returns when /dev/ublkbN is gone. OK if the volume is not attached.
 	Detach(ctx context.Context, volumeID string) error
 	// Get returns one volume's device, or NOT_FOUND.
-	Get(ctx context.Context, volumeID string) (*serverv1.Device, error)
+	Get(ctx context.Context, volumeID string) (client.Device, error)
 	// Info says how many devices there may be.
-	Info(ctx context.Context) (*serverv1.InfoResponse, error)
+	Info(ctx context.Context) (client.Info, error)
 }
 
 // Options configures a Service. Fields without a documented zero value are

@@ -13,7 +13,7 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
 	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
-	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+	"github.com/csi-ublk/csi-ublk/pkg/server/client"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -62,7 +62,7 @@ func (s *Service) stage(ctx context.Context, id, staging string, a access, o dev
 			err = errors.Join(err, s.detach(context.WithoutCancel(ctx), id))
 		}
 	}()
-	if err := blockdev.Verify(device.GetPath(), device.GetMajor(), device.GetMinor()); err != nil {
+	if err := blockdev.Verify(device.Path, device.Major, device.Minor); err != nil {
 		return err
 	}
 	if a.block {
@@ -91,29 +91,28 @@ func (s *Service) checkFile(id, poolName string) error {
 // being restarted.
 const serverPatience = 90 * time.Second
 
-func (s *Service) attach(ctx context.Context, id string, a access, o deviceOptions) (*serverv1.Device, error) {
+func (s *Service) attach(ctx context.Context, id string, a access, o deviceOptions) (client.Device, error) {
 	p, err := s.o.Pools.Pool(o.pool)
 	if err != nil {
-		return nil, err
+		return client.Device{}, err
 	}
-	request := &serverv1.AttachRequest{
-		VolumeId: id,
-		Path:     p.VolumePath(id),
-		Queues:   o.queues, QueueDepth: o.queueDepth,
+	options := client.AttachOptions{
+		Path:   p.VolumePath(id),
+		Queues: o.queues, QueueDepth: o.queueDepth,
 		ReadOnly: a.block && a.readOnly,
 	}
-	var device *serverv1.Device
+	var device client.Device
 	err = s.timed(phaseAttach, func() error {
 		return whileUnavailable(ctx, func(ctx context.Context) (err error) {
-			device, err = s.o.Devices.Attach(ctx, request)
+			device, err = s.o.Devices.Attach(ctx, id, options)
 			return err
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("attach: %w", err)
+		return client.Device{}, fmt.Errorf("attach: %w", err)
 	}
-	if device.GetState() == serverv1.Device_FAILED {
-		return nil, fmt.Errorf("attach: device %s has failed: %s", device.GetPath(), device.GetMessage())
+	if device.State == client.Failed {
+		return client.Device{}, fmt.Errorf("attach: device %s has failed: %s", device.Path, device.Message)
 	}
 	return device, nil
 }
@@ -137,7 +136,7 @@ func whileUnavailable(ctx context.Context, call func(context.Context) error) err
 }
 
 // mountStaging makes sure that the volume's file system is at the staging path.
-func (s *Service) mountStaging(ctx context.Context, id string, device *serverv1.Device, staging string, a access) error {
+func (s *Service) mountStaging(ctx context.Context, id string, device client.Device, staging string, a access) error {
 	mounted, err := s.staged(device, staging, a)
 	if err != nil || mounted {
 		return err
@@ -145,7 +144,7 @@ func (s *Service) mountStaging(ctx context.Context, id string, device *serverv1.
 	if err := os.MkdirAll(staging, 0o750); err != nil {
 		return fmt.Errorf("make staging path: %w", err)
 	}
-	err = blockdev.CheckUnused(device.GetPath())
+	err = blockdev.CheckUnused(device.Path)
 	switch {
 	case errors.Is(err, blockdev.ErrInUse):
 		// Staged at another path, as kubelet's layout has changed between
@@ -154,29 +153,29 @@ func (s *Service) mountStaging(ctx context.Context, id string, device *serverv1.
 	case err != nil:
 		return err
 	default:
-		if err := s.makeReady(ctx, id, device.GetPath(), a.fsType); err != nil {
+		if err := s.makeReady(ctx, id, device.Path, a.fsType); err != nil {
 			return err
 		}
 	}
-	return s.timed(phaseMount, func() error { return mount.Mount(device.GetPath(), staging, a.fsType, a.flags) })
+	return s.timed(phaseMount, func() error { return mount.Mount(device.Path, staging, a.fsType, a.flags) })
 }
 
 // staged says whether the staging path holds this device's file system. What a
 // device that is gone has left there is removed; anything else is an error.
-func (s *Service) staged(device *serverv1.Device, staging string, a access) (bool, error) {
+func (s *Service) staged(device client.Device, staging string, a access) (bool, error) {
 	at, err := mount.At(staging)
 	if err != nil || !at.Mounted {
 		return false, err
 	}
-	number := unix.Mkdev(device.GetMajor(), device.GetMinor())
+	number := unix.Mkdev(device.Major, device.Minor)
 	switch {
-	case at.Corrupt, !blockdev.Exists(at.Device), at.Device == number && blockdev.CheckUnused(device.GetPath()) == nil:
+	case at.Corrupt, !blockdev.Exists(at.Device), at.Device == number && blockdev.CheckUnused(device.Path) == nil:
 		// The last: a former device had this one's number; nothing mounted holds
 		// the one that is there now.
 		return false, mount.UnmountStale(staging)
 	case at.Device != number:
 		return false, fmt.Errorf("staging path %s holds a file system of device %d:%d, not of %s: %w",
-			staging, unix.Major(at.Device), unix.Minor(at.Device), device.GetPath(), fs.ErrExist)
+			staging, unix.Major(at.Device), unix.Minor(at.Device), device.Path, fs.ErrExist)
 	}
 	return true, s.sameMount(staging, a)
 }

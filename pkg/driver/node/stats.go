@@ -10,7 +10,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
 	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
-	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
+	"github.com/csi-ublk/csi-ublk/pkg/server/client"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -34,15 +35,18 @@ func (s *Service) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSt
 		return nil, fmt.Errorf("volume_path %q is not absolute, nothing is there: %w", path, fs.ErrNotExist)
 	}
 	device, err := s.o.Devices.Get(ctx, r.GetVolumeId())
+	of := &device
 	switch driver.Code(err) {
-	case codes.OK, codes.Unavailable: // without the server, the path has to do
+	case codes.OK:
+	case codes.Unavailable:
+		of = nil // the path has to do
 	default:
 		return nil, fmt.Errorf("volume %s: %w", r.GetVolumeId(), err)
 	}
 	hung := time.NewTimer(statsPatience)
 	defer hung.Stop()
 	select {
-	case done := <-s.stats.DoChan(path, func() (any, error) { return statsAt(path, device) }):
+	case done := <-s.stats.DoChan(path, func() (any, error) { return statsAt(path, of) }):
 		if done.Err != nil {
 			return nil, fmt.Errorf("stats of volume %s: %w", r.GetVolumeId(), done.Err)
 		}
@@ -55,7 +59,7 @@ func (s *Service) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSt
 }
 
 // statsAt looks at a path, where the given device must be; nil means any.
-func statsAt(path string, device *serverv1.Device) ([]*csi.VolumeUsage, error) {
+func statsAt(path string, device *client.Device) ([]*csi.VolumeUsage, error) {
 	at, err := mount.At(path)
 	if err != nil {
 		return nil, err
@@ -70,11 +74,11 @@ func statsAt(path string, device *serverv1.Device) ([]*csi.VolumeUsage, error) {
 	if at.IsBlock() {
 		number = at.Rdev
 	}
-	if device != nil && number != unix.Mkdev(device.GetMajor(), device.GetMinor()) {
+	if device != nil && number != unix.Mkdev(device.Major, device.Minor) {
 		return nil, fmt.Errorf("another volume is mounted at %s: %w", path, fs.ErrNotExist)
 	}
 	if at.IsBlock() {
-		return []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: int64(device.GetSizeBytes())}}, nil
+		return blockStats(path, device)
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -94,4 +98,15 @@ func statsAt(path string, device *serverv1.Device) ([]*csi.VolumeUsage, error) {
 			Available: int64(st.Ffree),
 		},
 	}, nil
+}
+
+func blockStats(path string, device *client.Device) ([]*csi.VolumeUsage, error) {
+	if device != nil {
+		return []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: int64(device.SizeBytes)}}, nil
+	}
+	size, err := blockdev.Size(path)
+	if err != nil {
+		return nil, err
+	}
+	return []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: size}}, nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
 	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
-	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+	"github.com/csi-ublk/csi-ublk/pkg/server/client"
 	"google.golang.org/grpc/codes"
 )
 
@@ -73,7 +73,7 @@ func (s *Service) detach(ctx context.Context, id string) error {
 				return err
 			}
 			if left, err := s.o.Devices.Get(ctx, id); driver.Code(err) != codes.NotFound {
-				return errors.Join(err, fmt.Errorf("the server still has device %s, %s", left.GetPath(), left.GetState()))
+				return errors.Join(err, fmt.Errorf("the server still has device %s, %s", left.Path, left.State))
 			}
 			return nil
 		})
@@ -90,12 +90,12 @@ const unmountSettles = 2 * time.Second
 
 // unused waits until nothing holds the device exclusively. A file system that is
 // mounted in some other namespace would lose its disk.
-func unused(ctx context.Context, device *serverv1.Device) error {
-	if blockdev.Verify(device.GetPath(), device.GetMajor(), device.GetMinor()) != nil {
+func unused(ctx context.Context, device client.Device) error {
+	if blockdev.Verify(device.Path, device.Major, device.Minor) != nil {
 		return nil // no such disk: nothing can hold it
 	}
 	for deadline := time.Now().Add(unmountSettles); ; {
-		err := blockdev.CheckUnused(device.GetPath())
+		err := blockdev.CheckUnused(device.Path)
 		if !errors.Is(err, blockdev.ErrInUse) {
 			return nil // what else is wrong with it is the server's to judge
 		}

@@ -1,0 +1,162 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
+	"github.com/csi-ublk/csi-ublk/pkg/pool"
+	serverclient "github.com/csi-ublk/csi-ublk/pkg/server/client"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+type server struct {
+	info serverclient.Info
+	err  error
+}
+
+func (s *server) Info(context.Context) (serverclient.Info, error) { return s.info, s.err }
+
+type rig struct {
+	*Reconciler
+	t      *testing.T
+	server *server
+	writes int
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	state := t.TempDir()
+	dir := filepath.Join(state, "pools", "default")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	pools, err := pool.NewSet([]pool.Options{
+		{Name: "default", Kind: pool.KindPath, StateDir: state, Path: dir, SizeBytes: 10<<20 + 5},
+		{Name: "broken", Kind: pool.KindPath, StateDir: state, Path: filepath.Join(state, "nowhere")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened, err := pools.Open(context.Background())
+	if err == nil || len(opened) != 1 {
+		t.Fatalf("opened %v, %v", opened, err)
+	}
+	t.Cleanup(func() { opened[0].Close() })
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, server: &server{info: serverclient.Info{KernelRelease: "7.3.4", DeleteKind: "LOCKED", DevicesMax: 100, DevicesUsed: 2}}}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.UblkNode{}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+				r.writes++
+				return c.SubResource(sub).Patch(ctx, o, p, opts...)
+			},
+		}).Build()
+	r.Reconciler = New(Options{Client: api, Node: "here", Pools: pools, Server: r.server, Version: "v1", Pace: time.Nanosecond})
+	return r
+}
+
+func (r *rig) reconcile() *v1alpha1.UblkNode {
+	r.t.Helper()
+	result, err := r.Reconcile(context.Background(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "here"}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if result.RequeueAfter == 0 || result.RequeueAfter > 30*time.Second {
+		r.t.Errorf("looks again in %v", result.RequeueAfter)
+	}
+	return r.get()
+}
+
+func (r *rig) get() *v1alpha1.UblkNode {
+	r.t.Helper()
+	n := &v1alpha1.UblkNode{}
+	if err := r.o.Client.Get(context.Background(), client.ObjectKey{Name: "here"}, n); err != nil {
+		r.t.Fatal(err)
+	}
+	return n
+}
+
+func (r *rig) condition(kind string, want metav1.ConditionStatus, reason string) {
+	r.t.Helper()
+	c := meta.FindStatusCondition(r.get().Status.Conditions, kind)
+	if c == nil || c.Status != want || c.Reason != reason {
+		r.t.Errorf("condition %s is %+v, want %s %s", kind, c, want, reason)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	r := newRig(t)
+	s := r.reconcile().Status
+	if s.Kernel.Release != "7.3.4" || s.Kernel.DeleteKind != "LOCKED" || s.Slots.Max != 100 || s.DriverVersion != "v1" {
+		t.Errorf("status %+v", s)
+	}
+	if len(s.Pools) != 2 || !s.Pools[0].Ready || s.Pools[0].CapacityBytes != 10<<20 || s.Pools[1].Ready || s.Pools[1].Message == "" {
+		t.Errorf("pools %+v", s.Pools)
+	}
+	r.condition(v1alpha1.NodeReady, metav1.ConditionTrue, "Ready")
+	r.condition(v1alpha1.NodeKernelHealthy, metav1.ConditionTrue, "Answers")
+	if r.reconcile(); r.writes != 1 {
+		t.Errorf("%d writes, and nothing changed", r.writes)
+	}
+}
+
+func TestWedgedKernel(t *testing.T) {
+	r := newRig(t)
+	r.server.info.Wedged, r.server.info.WedgedMessage = true, "DEL_DEV of device 3"
+	r.reconcile()
+	r.condition(v1alpha1.NodeKernelHealthy, metav1.ConditionFalse, "Wedged")
+}
+
+func TestServerAway(t *testing.T) {
+	r := newRig(t)
+	r.reconcile()
+	r.server.err = errors.New("connection refused")
+	s := r.reconcile().Status
+	r.condition(v1alpha1.NodeReady, metav1.ConditionFalse, "ServerUnavailable")
+	if s.Kernel.Release != "7.3.4" {
+		t.Error("what is known of the kernel was forgotten")
+	}
+	r.server.err = nil
+	r.reconcile()
+	r.condition(v1alpha1.NodeReady, metav1.ConditionTrue, "Ready")
+}
+
+func TestOrderlyStop(t *testing.T) {
+	r := newRig(t)
+	if err := r.Stop(context.Background()); err != nil {
+		t.Errorf("before there is an object: %v", err)
+	}
+	r.reconcile()
+	if err := r.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	r.condition(v1alpha1.NodeReady, metav1.ConditionFalse, "Stopped")
+	if len(r.get().Status.Pools) != 2 {
+		t.Error("the pools were forgotten")
+	}
+}
+
+func TestWritesArePaced(t *testing.T) {
+	r := newRig(t)
+	r.reconcile()
+	r.o.Pace = time.Hour
+	r.server.info.DevicesUsed++
+	result, err := r.Reconcile(context.Background(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "here"}})
+	if err != nil || result.RequeueAfter < time.Minute || r.writes != 1 {
+		t.Errorf("%+v, %v, %d writes", result, err, r.writes)
+	}
+}

@@ -1,0 +1,116 @@
+package volume
+
+import "fmt"
+
+// poolState says whether the volume's pool can be used.
+type poolState int
+
+const (
+	poolOpen    poolState = iota
+	poolMissing           // the node has no pool of that name
+	poolFailed            // it has, and it does not work now
+)
+
+// use says whether somebody has the volume's device.
+type use int
+
+const (
+	unused use = iota
+	inUse
+	unknown // the device server can't be asked
+)
+
+// An observation is all that a decision needs.
+type observation struct {
+	// The object.
+	finalizer bool // ours is on it
+	deleting  bool // it has a deletion timestamp
+	absent    bool // spec.state is Absent
+	wantBytes int64
+	created   bool // condition Created: the file was made once
+	refused   bool // condition InUse is True, given at this generation
+	// The node.
+	pool        poolState
+	poolMessage string
+	file        bool
+	fileBytes   int64
+	use         use // looked at only when the volume is to go
+}
+
+// verb is what to do next.
+type verb string
+
+const (
+	ignore   verb = "ignore"   // nothing, until the object changes
+	adopt    verb = "adopt"    // put the finalizer on
+	create   verb = "create"   // make the file
+	ready    verb = "ready"    // report that all is as it should be
+	notReady verb = "notReady" // report why it is not, and look again
+	refuse   verb = "refuse"   // answer that the volume is in use, and keep it
+	wait     verb = "wait"     // report the same, and remove it once it is free
+	remove   verb = "remove"   // move the file to the trash
+	release  verb = "release"  // take the finalizer off
+)
+
+// A step is a verb and, for a condition, why.
+type step struct {
+	verb    verb
+	reason  string
+	message string
+}
+
+// plan is the whole policy. It is pure; its table test is the specification.
+func plan(o observation) step {
+	switch {
+	case !o.finalizer && (o.deleting || o.absent):
+		return step{verb: ignore} // released already
+	case !o.finalizer:
+		return step{verb: adopt}
+	case o.deleting || o.absent:
+		return planRemoval(o)
+	}
+	return planPresence(o)
+}
+
+func planRemoval(o observation) step {
+	// A deletion is final: it waits for the user. The question of spec.state is
+	// answered at once, and once a generation: who asked may have given up
+	// because of it, and put the volume back into service.
+	asked := !o.deleting
+	switch {
+	case asked && o.refused:
+		return step{verb: ignore}
+	case o.use == unknown:
+		return step{notReady, reasonServer, "the device server does not answer, so nobody knows whether the volume is in use"}
+	case o.use == inUse && asked:
+		return step{refuse, "Attached", "the volume is attached; nothing was removed"}
+	case o.use == inUse:
+		return step{wait, "Attached", "the volume is attached; it is removed when it is no longer"}
+	case o.pool != poolOpen:
+		return poolProblem(o)
+	case o.file:
+		return step{verb: remove}
+	}
+	return step{verb: release}
+}
+
+func planPresence(o observation) step {
+	switch {
+	case o.pool != poolOpen:
+		return poolProblem(o)
+	case !o.file && o.created:
+		return step{notReady, reasonFileMissing, "the volume's file was there and is gone: its data is lost or elsewhere. An empty one is not put in its place; restore the file, or delete the volume"}
+	case !o.file:
+		return step{verb: create}
+	case o.fileBytes != o.wantBytes:
+		return step{notReady, reasonFileSize, fmt.Sprintf("the file has %d bytes and spec.capacityBytes is %d; a volume can't be resized yet", o.fileBytes, o.wantBytes)}
+	}
+	return step{ready, "Created", "the file exists with its full size"}
+}
+
+func poolProblem(o observation) step {
+	if o.pool == poolMissing {
+		return step{notReady, reasonPoolMissing, o.poolMessage}
+	}
+	return step{notReady, reasonPoolFailed, o.poolMessage}
+}

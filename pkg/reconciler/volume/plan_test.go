@@ -1,0 +1,51 @@
+package volume
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestPlan(t *testing.T) {
+	const full = 1 << 20
+	// A volume as it should be; each row says what differs.
+	good := func(change func(*observation)) observation {
+		o := observation{finalizer: true, wantBytes: full, created: true, file: true, fileBytes: full}
+		change(&o)
+		return o
+	}
+	for name, c := range map[string]struct {
+		o      observation
+		verb   verb
+		reason string
+		says   string
+	}{
+		"all is as it should be":                                   {good(func(*observation) {}), ready, "Created", ""},
+		"a new object gets the finalizer before it gets a file":    {good(func(o *observation) { *o = observation{wantBytes: full} }), adopt, "", ""},
+		"a new volume is made":                                     {good(func(o *observation) { o.created, o.file = false, false }), create, "", ""},
+		"a file made by a call that never reported is taken":       {good(func(o *observation) { o.created = false }), ready, "Created", ""},
+		"a file that was lost is not replaced by an empty one":     {good(func(o *observation) { o.file = false }), notReady, "FileMissing", "data is lost"},
+		"a file of another size is reported":                       {good(func(o *observation) { o.wantBytes *= 2 }), notReady, "FileSize", "resized"},
+		"a pool that is not configured":                            {good(func(o *observation) { o.pool, o.poolMessage = poolMissing, "no such pool" }), notReady, "PoolMissing", "no such pool"},
+		"a pool that failed says nothing about the file":           {good(func(o *observation) { o.pool, o.file = poolFailed, false }), notReady, "PoolFailed", ""},
+		"presence needs no answer of the device server":            {good(func(o *observation) { o.use = unknown }), ready, "Created", ""},
+		"asked to go, and free: the file goes first":               {good(func(o *observation) { o.absent = true }), remove, "", ""},
+		"asked to go, and the file is gone: the finalizer goes":    {good(func(o *observation) { o.absent, o.file = true, false }), release, "", ""},
+		"asked to go, and in use: refused, nothing removed":        {good(func(o *observation) { o.absent, o.use = true, inUse }), refuse, "Attached", "nothing was removed"},
+		"a refusal stands for its generation, even if free by now": {good(func(o *observation) { o.absent, o.refused = true, true }), ignore, "", ""},
+		"asked to go, and nobody knows whether it is in use":       {good(func(o *observation) { o.absent, o.use = true, unknown }), notReady, "ServerUnavailable", ""},
+		"deleted, and in use: waits":                               {good(func(o *observation) { o.deleting, o.use = true, inUse }), wait, "Attached", "when it is no longer"},
+		"deleted, and free":                                        {good(func(o *observation) { o.deleting = true }), remove, "", ""},
+		"deleted after a refusal, and free":                        {good(func(o *observation) { o.deleting, o.absent, o.refused = true, true, true }), remove, "", ""},
+		"deleted before it was ever made":                          {good(func(o *observation) { o.deleting, o.created, o.file = true, false, false }), release, "", ""},
+		"deleted, and the pool can't be reached: kept":             {good(func(o *observation) { o.deleting, o.pool = true, poolFailed }), notReady, "PoolFailed", ""},
+		"released already":                                         {good(func(o *observation) { o.deleting, o.finalizer = true, false }), ignore, "", ""},
+		"asked to go and released: not adopted again":              {good(func(o *observation) { o.absent, o.finalizer = true, false }), ignore, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := plan(c.o)
+			if got.verb != c.verb || got.reason != c.reason || !strings.Contains(got.message, c.says) {
+				t.Errorf("plan(%+v) = %+v, want %s %s %q", c.o, got, c.verb, c.reason, c.says)
+			}
+		})
+	}
+}

@@ -1,0 +1,275 @@
+// Package volume makes the files of this node's UblkVolumes exist, and go: it
+// observes a volume, plans one step (plan.go, pure), takes it, and writes the
+// status if that changed.
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"time"
+
+	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
+	"github.com/csi-ublk/csi-ublk/pkg/driver"
+	"github.com/csi-ublk/csi-ublk/pkg/pool"
+	serverclient "github.com/csi-ublk/csi-ublk/pkg/server/client"
+	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+const (
+	reasonPoolFull    = v1alpha1.ReasonPoolFull
+	reasonPoolMissing = v1alpha1.ReasonPoolMissing
+	reasonPoolFailed  = v1alpha1.ReasonPoolFailed
+	reasonFileMissing = v1alpha1.ReasonFileMissing
+	reasonFileSize    = v1alpha1.ReasonFileSize
+	reasonServer      = "ServerUnavailable"
+)
+
+// Devices is the device server: Get returns NOT_FOUND for a volume that is not
+// attached.
+type Devices interface {
+	Get(ctx context.Context, volumeID string) (serverclient.Device, error)
+}
+
+// Options configures a Reconciler. All fields but those that say so are required.
+type Options struct {
+	// Client reads UblkVolumes of this node only, and writes them and their status.
+	Client  client.Client
+	Node    string
+	Pools   *pool.Set
+	Devices Devices
+	Locks   *driver.VolumeLocks // shared with the CSI node service
+	// OnRemoved, if not nil, is told of every volume whose file went to the trash.
+	OnRemoved func(volumeID string)
+	// Workers is how many volumes are worked on at a time; 0 means 64.
+	Workers int
+	// Name tells controllers of one process apart; "" means "volume".
+	Name string
+}
+
+// Reconciler is a reconciler for the UblkVolumes of one node.
+type Reconciler struct {
+	o       Options
+	prompts chan event.GenericEvent
+}
+
+// New returns a Reconciler.
+func New(o Options) *Reconciler {
+	if o.Workers == 0 {
+		o.Workers = 64
+	}
+	if o.Name == "" {
+		o.Name = "volume"
+	}
+	return &Reconciler{o: o, prompts: make(chan event.GenericEvent, 1024)}
+}
+
+// Setup adds the reconciler to a manager.
+func (r *Reconciler) Setup(mgr ctrl.Manager) error {
+	skip := true
+	return ctrl.NewControllerManagedBy(mgr).
+		Named(r.o.Name).
+		// Status is ours: only specs and deletions, which both count up the
+		// generation, are news.
+		For(&v1alpha1.UblkVolume{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Channel(r.prompts, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: r.o.Workers,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](50*time.Millisecond, 10*time.Second),
+			// The manager is made anew when the API server was away for long.
+			SkipNameValidation: &skip,
+		}).
+		Complete(r)
+}
+
+// Prompt has a volume looked at soon, as after it was detached. It never blocks; a
+// prompt that is lost is made up for by the next look in turn.
+func (r *Reconciler) Prompt(volumeID string) {
+	v := &v1alpha1.UblkVolume{}
+	v.Name = volumeID
+	select {
+	case r.prompts <- event.GenericEvent{Object: v}:
+	default:
+	}
+}
+
+const (
+	busyAgain    = 100 * time.Millisecond // another operation has the volume's lock
+	waitingAgain = 5 * time.Second        // a detach prompts it earlier
+	notReadyIn   = 10 * time.Second
+	resyncEvery  = 10 * time.Minute
+	maxSteps     = 4
+)
+
+// Reconcile looks at one volume.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	v := &v1alpha1.UblkVolume{}
+	if err := r.o.Client.Get(ctx, request.NamespacedName, v); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	// A prompt may be for a volume that another node has by now.
+	if v.Spec.Node != r.o.Node {
+		return reconcile.Result{}, nil
+	}
+	for range maxSteps {
+		again, result, err := r.next(ctx, v)
+		if !again || err != nil {
+			return result, client.IgnoreNotFound(err)
+		}
+	}
+	return reconcile.Result{RequeueAfter: busyAgain}, nil
+}
+
+// next takes one step. again asks for another look at what it led to.
+func (r *Reconciler) next(ctx context.Context, v *v1alpha1.UblkVolume) (again bool, result reconcile.Result, err error) {
+	s := plan(r.observe(ctx, v))
+	if touches(s.verb) {
+		release, _, ok := r.o.Locks.TryAcquire(v.Name, "reconcile")
+		if !ok {
+			return false, reconcile.Result{RequeueAfter: busyAgain}, nil
+		}
+		defer release()
+		// Only what is seen under the lock stays true until the step is taken.
+		s = plan(r.observe(ctx, v))
+	}
+	return r.take(ctx, v, s)
+}
+
+// touches says whether a step needs the volume's lock. Looking and reporting do
+// not: they must not make a call of kubelet's fail.
+func touches(v verb) bool {
+	switch v {
+	case create, remove, refuse, release:
+		return true
+	}
+	return false
+}
+
+func (r *Reconciler) take(ctx context.Context, v *v1alpha1.UblkVolume, s step) (again bool, result reconcile.Result, err error) {
+	switch s.verb {
+	case adopt:
+		return true, result, r.setFinalizer(ctx, v, true)
+	case create:
+		return r.create(ctx, v)
+	case ready:
+		return false, reconcile.Result{RequeueAfter: resyncEvery + rand.N(resyncEvery)}, r.report(ctx, v, s)
+	case notReady:
+		return false, reconcile.Result{RequeueAfter: notReadyIn}, r.report(ctx, v, s)
+	case refuse:
+		return false, result, r.report(ctx, v, s)
+	case wait:
+		return false, reconcile.Result{RequeueAfter: waitingAgain}, r.report(ctx, v, s)
+	case remove:
+		return true, result, r.remove(v)
+	case release:
+		return false, result, r.setFinalizer(ctx, v, false)
+	}
+	return false, result, nil
+}
+
+func (r *Reconciler) observe(ctx context.Context, v *v1alpha1.UblkVolume) observation {
+	o := observation{
+		finalizer: controllerutil.ContainsFinalizer(v, v1alpha1.VolumeFinalizer),
+		deleting:  !v.DeletionTimestamp.IsZero(),
+		absent:    v.Spec.State == v1alpha1.VolumeAbsent,
+		wantBytes: v.Spec.CapacityBytes,
+		created:   meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.VolumeCreated),
+	}
+	if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.VolumeInUse); c != nil {
+		o.refused = c.Status == "True" && c.ObservedGeneration == v.Generation
+	}
+	if o.deleting || o.absent {
+		o.use = r.use(ctx, v.Name)
+	}
+	r.observePool(v, &o)
+	return o
+}
+
+func (r *Reconciler) observePool(v *v1alpha1.UblkVolume, o *observation) {
+	p, err := r.o.Pools.Pool(v.Spec.Pool)
+	if err != nil {
+		o.pool, o.poolMessage = poolFailed, err.Error()
+		if errors.Is(err, pool.ErrNotConfigured) {
+			o.pool = poolMissing
+			o.poolMessage += "; add it to the configuration of the node's plugin"
+		}
+		return
+	}
+	size, err := p.Size(v.Name)
+	switch {
+	case err == nil:
+		o.file, o.fileBytes = true, size
+	case !errors.Is(err, fs.ErrNotExist):
+		o.pool, o.poolMessage = poolFailed, err.Error()
+	}
+}
+
+func (r *Reconciler) use(ctx context.Context, id string) use {
+	_, err := r.o.Devices.Get(ctx, id)
+	switch driver.Code(err) {
+	case codes.OK:
+		return inUse
+	case codes.NotFound:
+		return unused
+	}
+	return unknown
+}
+
+func (r *Reconciler) create(ctx context.Context, v *v1alpha1.UblkVolume) (again bool, result reconcile.Result, err error) {
+	p, err := r.o.Pools.Pool(v.Spec.Pool)
+	if err != nil {
+		return true, result, nil // gone since it was looked at
+	}
+	err = p.Create(v.Name, v.Spec.CapacityBytes)
+	if err == nil {
+		return true, result, nil
+	}
+	s := step{notReady, reasonPoolFailed, err.Error()}
+	var full *pool.FullError
+	if errors.As(err, &full) {
+		s.reason = reasonPoolFull
+	}
+	return false, reconcile.Result{RequeueAfter: notReadyIn}, r.report(ctx, v, s)
+}
+
+func (r *Reconciler) remove(v *v1alpha1.UblkVolume) error {
+	p, err := r.o.Pools.Pool(v.Spec.Pool)
+	if err != nil {
+		return err
+	}
+	if err := p.Delete(v.Name); err != nil {
+		return err
+	}
+	if r.o.OnRemoved != nil {
+		r.o.OnRemoved(v.Name)
+	}
+	return nil
+}
+
+func (r *Reconciler) setFinalizer(ctx context.Context, v *v1alpha1.UblkVolume, on bool) error {
+	// The list is replaced as a whole: others' entries must be the current ones.
+	base := client.MergeFromWithOptions(v.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	if on {
+		controllerutil.AddFinalizer(v, v1alpha1.VolumeFinalizer)
+	} else {
+		controllerutil.RemoveFinalizer(v, v1alpha1.VolumeFinalizer)
+	}
+	if err := r.o.Client.Patch(ctx, v, base); err != nil {
+		return fmt.Errorf("set finalizer: %w", err)
+	}
+	return nil
+}
