@@ -147,6 +147,7 @@ func (g *Guest) watch(ctx context.Context) {
 		<-g.proc.ended
 	}
 	g.line.Close()
+	g.session.end()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	panicked := g.console.panicked()
@@ -172,9 +173,9 @@ func (g *Guest) greet(ctx context.Context) error {
 	case <-g.done:
 		return g.endError()
 	}
-	interval, limit := 2*time.Second, 60*time.Second
+	limit := g.spec.SilentAfter
 	g.wait.Go(func() {
-		g.session.ping(interval, limit, g.done, func() { g.silent(limit) })
+		g.session.ping(limit/30, limit, g.done, func() { g.silent(limit) })
 	})
 	return nil
 }
@@ -242,7 +243,7 @@ func (g *Guest) Err() error {
 }
 
 // Blocked has the guest's kernel write the stacks of its blocked tasks to the console.
-func (g *Guest) Blocked() error { return g.session.conn.Send(wire.Frame{Kind: wire.Blocked}) }
+func (g *Guest) Blocked() { g.session.post(wire.Frame{Kind: wire.Blocked}) }
 
 // Kill ends the guest like a power cut and waits for its end: what it did not write to its disks is lost. Start with the same
 // Dir boots it again.
@@ -276,14 +277,14 @@ func (g *Guest) PowerOff(limit time.Duration) error {
 	g.mu.Lock()
 	g.asked = true
 	g.mu.Unlock()
-	sent := g.session.conn.Send(wire.Frame{Kind: wire.PowerOff})
+	g.session.post(wire.Frame{Kind: wire.PowerOff})
 	select {
 	case <-g.done:
 		return g.Err()
 	case <-time.After(limit):
 		g.end(fmt.Errorf("%w: not off after %s", ErrHung, limit))
 		<-g.done
-		return errors.Join(sent, g.endError())
+		return g.endError()
 	}
 }
 

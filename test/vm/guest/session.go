@@ -16,12 +16,16 @@ import (
 // session is the talk with a guest's agent.
 type session struct {
 	conn  *wire.Conn
+	room  *wire.Window
 	hello chan wire.Greeting
 	last  atomic.Int64 // UnixNano of the last frame from the agent
 
-	mu   sync.Mutex
-	next uint32
-	runs map[uint32]*run
+	posts sync.WaitGroup
+
+	mu    sync.Mutex
+	ended bool
+	next  uint32
+	runs  map[uint32]*run
 }
 
 // run is a command in the guest, seen from here.
@@ -31,7 +35,8 @@ type run struct {
 }
 
 func newSession(line io.ReadWriter) *session {
-	return &session{conn: wire.NewConn(line), hello: make(chan wire.Greeting, 1), runs: map[uint32]*run{}}
+	conn, room := wire.NewRigConn(line)
+	return &session{conn: conn, room: room, hello: make(chan wire.Greeting, 1), runs: map[uint32]*run{}}
 }
 
 // receive hands frames to their commands until the line ends.
@@ -52,6 +57,8 @@ func (s *session) receive() error {
 			case s.hello <- g:
 			default:
 			}
+		case wire.Ack:
+			s.room.Acked(f.Data)
 		case wire.Stdout, wire.Stderr, wire.Exit:
 			s.deliver(f)
 		}
@@ -94,15 +101,31 @@ func (s *session) ping(interval, limit time.Duration, stop <-chan struct{}, sile
 			silent()
 			return
 		}
-		go func() { _ = s.conn.Send(wire.Frame{Kind: wire.Ping}) }() // The line's end shows in receive.
+		s.post(wire.Frame{Kind: wire.Ping})
 	}
 }
 
-// begin starts a command.
-func (s *session) begin(c Cmd) (uint32, *run, error) {
-	if len(c.Args) == 0 {
-		return 0, nil, errors.New("no command")
+// post sends without waiting for the line to have room; that the line has ended shows in receive. The goroutine ends with the
+// line at the latest.
+func (s *session) post(f wire.Frame) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		s.posts.Go(func() { _ = s.conn.Send(f) })
 	}
+}
+
+// end makes all that wait for the line give up, and waits for them.
+func (s *session) end() {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.room.Close()
+	s.posts.Wait()
+}
+
+// begin starts a command and feeds it its input. It does not wait for the line.
+func (s *session) begin(c Cmd) (uint32, *run) {
 	r := &run{stdout: c.Stdout, stderr: c.Stderr, result: make(chan wire.Result, 1)}
 	if r.stdout == nil {
 		r.stdout = io.Discard
@@ -115,8 +138,13 @@ func (s *session) begin(c Cmd) (uint32, *run, error) {
 	id := s.next
 	s.runs[id] = r
 	s.mu.Unlock()
-	err := s.conn.SendJSON(wire.Start, id, wire.Command{Args: c.Args, Dir: c.Dir, Env: c.Env})
-	return id, r, err
+	// Not waited for: a read of the caller's input can't be ended from here.
+	go func() {
+		if s.conn.SendJSON(wire.Start, id, wire.Command{Args: c.Args, Dir: c.Dir, Env: c.Env}) == nil {
+			s.feed(id, c.Stdin)
+		}
+	}()
+	return id, r
 }
 
 func (s *session) forget(id uint32) {
@@ -127,7 +155,7 @@ func (s *session) forget(id uint32) {
 
 // feed sends a command's input and its end.
 func (s *session) feed(id uint32, in io.Reader) {
-	buf := make([]byte, 4096)
+	buf := make([]byte, wire.WindowBytes/2)
 	for in != nil {
 		n, err := in.Read(buf)
 		if n > 0 && s.conn.Send(wire.Frame{Kind: wire.Stdin, ID: id, Data: buf[:n]}) != nil {
@@ -144,11 +172,11 @@ func (s *session) feed(id uint32, in io.Reader) {
 // when a signal ended it); the error is for commands that could not be run, and for a guest that died meanwhile. When ctx
 // ends, the command's process group is killed.
 func (g *Guest) Run(ctx context.Context, c Cmd) (status int, err error) {
-	id, r, err := g.session.begin(c)
-	defer g.session.forget(id)
-	if err == nil {
-		go g.session.feed(id, c.Stdin)
+	if len(c.Args) == 0 {
+		return -1, errors.New("run in guest: no command")
 	}
+	id, r := g.session.begin(c)
+	defer g.session.forget(id)
 	select {
 	case result := <-r.result:
 		if result.Error != "" {
@@ -159,7 +187,7 @@ func (g *Guest) Run(ctx context.Context, c Cmd) (status int, err error) {
 		return -1, g.endError()
 	case <-ctx.Done():
 	}
-	_ = g.session.conn.Send(wire.Frame{Kind: wire.Kill, ID: id})
+	g.session.post(wire.Frame{Kind: wire.Kill, ID: id})
 	select {
 	case <-r.result:
 	case <-g.done:

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/csi-ublk/csi-ublk/test/vm/kernel"
 )
@@ -39,6 +40,8 @@ type Spec struct {
 	// Boot is a script for bash that runs when the guest is set up, and before Start returns; its output goes to the
 	// console. What it starts in the background lives on.
 	Boot string
+	// SilentAfter is how long the guest may not answer before it counts as hanging and is killed; 0 means a minute.
+	SilentAfter time.Duration
 	// Console also receives the console's output; nil means only the log in Dir.
 	Console io.Writer
 }
@@ -80,6 +83,7 @@ type Cmd struct {
 const (
 	defaultDataDiskBytes = 8 << 30
 	defaultMemoryMiB     = 1024
+	defaultSilentAfter   = time.Minute
 )
 
 // withDefaults fills in what was left out, and the share that every guest needs: its kernel's modules.
@@ -98,6 +102,9 @@ func (s Spec) withDefaults() Spec {
 	}
 	if s.MemoryMiB == 0 {
 		s.MemoryMiB = defaultMemoryMiB
+	}
+	if s.SilentAfter == 0 {
+		s.SilentAfter = defaultSilentAfter
 	}
 	s.Shares = append([]Share{{Host: s.Kernel.Modules, Guest: "/lib/modules", ReadOnly: true}}, s.Shares...)
 	if s.Net != nil && s.Net.MAC == "" {

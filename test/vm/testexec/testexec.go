@@ -98,7 +98,7 @@ func (p program) run(ctx context.Context, g *guest.Guest, o Options) (int, error
 		limited, cancel = context.WithTimeout(ctx, p.limit)
 		defer cancel()
 		// The stacks of what is blocked must be on the console before the program is killed.
-		report := time.AfterFunc(p.limit-reportBefore, func() { _ = g.Blocked() })
+		report := time.AfterFunc(p.limit-reportBefore, g.Blocked)
 		defer report.Stop()
 	}
 	status, err := g.Run(limited, guest.Cmd{

@@ -26,7 +26,7 @@ type server struct {
 // running is one command.
 type running struct {
 	pid   int // also its process group; 0 until it runs
-	stdin chan []byte
+	stdin *queue
 }
 
 // serve greets the rig and does what it says until the line ends or it says PowerOff.
@@ -41,7 +41,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	s := &server{conn: wire.NewConn(line), runs: map[uint32]*running{}}
+	s := &server{conn: wire.NewAgentConn(line), runs: map[uint32]*running{}}
 	if err := s.conn.SendJSON(wire.Hello, 0, greeting(setup)); err != nil {
 		return err
 	}
@@ -70,14 +70,14 @@ func (s *server) handle(f wire.Frame) error {
 		if err := json.Unmarshal(f.Data, &c); err != nil {
 			return err
 		}
-		r := &running{stdin: make(chan []byte, 64)}
+		r := &running{stdin: newQueue()}
 		s.mu.Lock()
 		s.runs[f.ID] = r
 		s.mu.Unlock()
 		go s.run(f.ID, r, c)
 	case wire.Stdin:
 		if r := s.lookup(f.ID); r != nil {
-			r.stdin <- f.Data
+			r.stdin.put(f.Data)
 		}
 	case wire.Kill:
 		s.mu.Lock()
@@ -131,27 +131,10 @@ func (s *server) execute(id uint32, r *running, c wire.Command) wire.Result {
 	s.mu.Lock()
 	r.pid = cmd.Process.Pid
 	s.mu.Unlock()
-	over := make(chan struct{})
-	go r.copyInput(feed, over)
+	go r.stdin.copyTo(feed)
 	err = cmd.Wait()
-	close(over)
+	r.stdin.put(nil)
 	return resultOf(err, cmd.ProcessState)
-}
-
-// copyInput hands the rig's input on until its end, or the command's.
-func (r *running) copyInput(feed *os.File, over <-chan struct{}) {
-	defer feed.Close()
-	for {
-		select {
-		case <-over:
-			return
-		case b := <-r.stdin:
-			if len(b) == 0 {
-				return
-			}
-			_, _ = feed.Write(b) // A command that closed its input does not want it.
-		}
-	}
 }
 
 func resultOf(err error, st *os.ProcessState) wire.Result {

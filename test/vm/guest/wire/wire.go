@@ -31,6 +31,7 @@ const (
 	Stderr Kind = 'E'
 	Exit   Kind = 'X' // Result: the command's end, after all of its output
 	Pong   Kind = 'p'
+	Ack    Kind = 'A' // how many bytes the agent has received in all, 8 bytes
 )
 
 // Command is the payload of Start.
@@ -102,12 +103,23 @@ var ErrNoise = errors.New("noise on the agent's line")
 
 // Conn frames a line. Send may be called from several goroutines, Receive from one.
 type Conn struct {
-	rw io.ReadWriter
+	r  io.Reader
+	w  io.Writer
 	mu sync.Mutex
 }
 
-// NewConn frames rw.
-func NewConn(rw io.ReadWriter) *Conn { return &Conn{rw: rw} }
+// NewRigConn frames the rig's end of a line. The window must be closed with the line.
+func NewRigConn(line io.ReadWriter) (*Conn, *Window) {
+	w := NewWindow(line)
+	return &Conn{r: line, w: w}, w
+}
+
+// NewAgentConn frames the agent's end of a line.
+func NewAgentConn(line io.ReadWriter) *Conn {
+	c := &Conn{w: line}
+	c.r = NewAckingReader(line, c.Send)
+	return c
+}
 
 // Send writes one frame. It blocks while the line is full.
 func (c *Conn) Send(f Frame) error {
@@ -118,7 +130,7 @@ func (c *Conn) Send(f Frame) error {
 	buf = append(buf, f.Data...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, err := c.rw.Write(buf)
+	_, err := c.w.Write(buf)
 	return err
 }
 
@@ -134,7 +146,7 @@ func (c *Conn) SendJSON(k Kind, id uint32, v any) error {
 // Receive reads the next frame.
 func (c *Conn) Receive() (Frame, error) {
 	var head [10]byte
-	if _, err := io.ReadFull(c.rw, head[:]); err != nil {
+	if _, err := io.ReadFull(c.r, head[:]); err != nil {
 		return Frame{}, err
 	}
 	size := binary.LittleEndian.Uint32(head[6:])
@@ -142,7 +154,7 @@ func (c *Conn) Receive() (Frame, error) {
 		return Frame{}, fmt.Errorf("%w: % x", ErrNoise, head)
 	}
 	f := Frame{Kind: Kind(head[1]), ID: binary.LittleEndian.Uint32(head[2:]), Data: make([]byte, size)}
-	if _, err := io.ReadFull(c.rw, f.Data); err != nil {
+	if _, err := io.ReadFull(c.r, f.Data); err != nil {
 		return Frame{}, err
 	}
 	return f, nil
