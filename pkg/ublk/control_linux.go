@@ -46,7 +46,8 @@ type Control struct {
 }
 
 // OpenControl opens the driver and asks for its features. The error says what
-// has to be done about it: a module that is not loaded, io_uring forbidden.
+// has to be done about it: a module that is not loaded, io_uring forbidden. A
+// driver without UserCopy, the only way this package moves data, is refused.
 func OpenControl(o ControlOptions) (*Control, error) {
 	o = o.withDefaults()
 	f, err := os.OpenFile(o.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
@@ -77,8 +78,11 @@ func (c *Control) readFeatures() error {
 	if errors.Is(err, errors.ErrUnsupported) {
 		return opError("GET_FEATURES", -1, fmt.Errorf("the driver is older than Linux 6.5: %w", errors.ErrUnsupported))
 	}
+	if err != nil {
+		return err
+	}
 	c.features = Features(mask)
-	return err
+	return opError("GET_FEATURES", -1, c.features.Require(UserCopy|IoctlEncoding))
 }
 
 // Features are what the driver offers.

@@ -361,8 +361,8 @@ func TestFullDiskIsReportedAsSuch(t *testing.T) {
 // below is a device of this test too, on a ring of its own.
 func TestFailedFlushFailsTheVolumeForGood(t *testing.T) {
 	c := control(t)
-	medium := &flakyRAM{ram: newRAM(64 << 20)}
-	below := serve(t, c, newTestRing(t, RingOptions{}), DeviceOptions{ID: -1}, ramParams(64<<20), FromBackend(medium))
+	medium := &flakyRAM{ram: newRAM(16 << 20)}
+	below := serve(t, c, newTestRing(t, RingOptions{}), DeviceOptions{ID: -1}, ramParams(16<<20), FromBackend(medium))
 	dir := t.TempDir()
 	run(t, "mkfs.ext4", "-q", below.BlockPath())
 	mount(t, below.BlockPath(), dir, "ext4", "")

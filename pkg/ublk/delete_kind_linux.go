@@ -27,6 +27,9 @@ type deleteSample struct {
 	// rest is how long the deletion still took after the device had left
 	// /sys, and blocked how long the other command took from then on.
 	rest, blocked time.Duration
+	// alone is how long the same command took with nothing else going on: what
+	// the machine needs for it, loaded as it is.
+	alone time.Duration
 }
 
 // ProbeDeleteKind finds out by behaviour, in a few tenths of a second, what
@@ -57,13 +60,18 @@ func (c *Control) ProbeDeleteKind(ctx context.Context) (DeleteKind, error) {
 }
 
 // sampleDelete deletes a device, and as soon as only the end of that is left,
-// issues a command that needs the driver's global mutex and changes nothing:
-// adding a device that is already there.
+// issues a command that needs the driver's global mutex.
 func (c *Control) sampleDelete(ctx context.Context, o DeviceOptions, other uint32) (s deleteSample, ok bool, err error) {
 	victim, err := c.Add(ctx, o)
 	if err != nil {
 		return s, false, err
 	}
+	begin := time.Now()
+	at, err := c.addTwice(ctx, o, other)
+	if err != nil {
+		return s, false, err
+	}
+	s.alone = at.Sub(begin)
 	type end struct {
 		at  time.Time
 		err error
@@ -85,46 +93,58 @@ func (c *Control) sampleDelete(ctx context.Context, o DeviceOptions, other uint3
 		default:
 		}
 	}
-	begin := time.Now()
-	info := sys.DevInfo{Queues: 1, Depth: 1, MaxIOBytes: o.MaxIOBytes, DevID: other, Flags: uint64(UserCopy)}
-	at, addErr := c.run(ctx, request{op: sys.AddDev, dev: other, in: bytesOf(&info)})
+	begin = time.Now()
+	at, err = c.addTwice(ctx, o, other)
 	if e.at.IsZero() && e.err == nil {
 		e = <-deleted
 	}
 	if e.err != nil {
 		return s, false, opError(sys.DelDev.String(), int64(victim.ID), e.err)
 	}
-	if !errors.Is(addErr, unix.EEXIST) {
-		return s, false, opError(sys.AddDev.String(), int64(other), fmt.Errorf("adding it twice: got %v, want EEXIST", addErr))
+	s.rest, s.blocked = e.at.Sub(begin), at.Sub(begin)
+	return s, err == nil && s.rest > 0, err
+}
+
+// addTwice adds a device that is there: that takes the global mutex, fails, and
+// changes nothing.
+func (c *Control) addTwice(ctx context.Context, o DeviceOptions, id uint32) (time.Time, error) {
+	info := sys.DevInfo{Queues: 1, Depth: 1, MaxIOBytes: o.MaxIOBytes, DevID: id, Flags: uint64(UserCopy)}
+	at, err := c.run(ctx, request{op: sys.AddDev, dev: id, in: bytesOf(&info)})
+	if !errors.Is(err, unix.EEXIST) {
+		return at, opError(sys.AddDev.String(), int64(id), fmt.Errorf("adding it twice: got %v, want EEXIST", err))
 	}
-	s = deleteSample{rest: e.at.Sub(begin), blocked: at.Sub(begin)}
-	return s, s.rest > 0, nil
+	return at, nil
 }
 
 // classifyDelete counts the samples in which the other command got through while
-// the deletion went on. Under load some are spoilt, nearly always to the other
+// the deletion went on. Load spoils some of them, nearly always to the other
 // side: a command that met no lock can be late all the same, one that met it
-// cannot be early. So a good third of them proves that there is none.
+// cannot be early. So a good third of them proves that there is none. Where the
+// machine is too slow to tell, the answer is LOCKED, which promises nothing.
 func classifyDelete(samples []deleteSample) DeleteKind {
-	usable := usableSamples(samples)
-	if len(usable) < deleteMinSamples {
+	long := longSamples(samples)
+	if len(long) < deleteMinSamples {
 		return DeleteNoWait
 	}
-	free := 0
-	for _, s := range usable {
+	free, usable := 0, 0
+	for _, s := range long {
+		if 3*s.alone > s.rest {
+			continue
+		}
+		usable++
 		if 2*s.blocked < s.rest {
 			free++
 		}
 	}
-	if free >= deleteMinSamples && 11*free >= 4*len(usable) {
+	if free >= deleteMinSamples && 11*free >= 4*usable {
 		return DeleteUnlocked
 	}
 	return DeleteLocked
 }
 
-// usableSamples leaves out those in which the probing thread was held up, so
-// that it saw only the last bit of the deletion.
-func usableSamples(samples []deleteSample) []deleteSample {
+// longSamples leaves out those in which the probing thread was held up, so that
+// it saw only the last bit of the deletion.
+func longSamples(samples []deleteSample) []deleteSample {
 	if len(samples) == 0 {
 		return nil
 	}

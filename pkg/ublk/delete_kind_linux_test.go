@@ -19,6 +19,9 @@ func TestClassifyDelete(t *testing.T) {
 		samples []deleteSample
 		want    DeleteKind
 	}{
+		"a machine too slow to tell claims nothing": {
+			[]deleteSample{{7e6, 2e6, 5e6}, {7e6, 2e6, 5e6}, {7e6, 2e6, 5e6}, {7e6, 2e6, 5e6}}, DeleteLocked,
+		},
 		"nothing measured":                           {nil, DeleteNoWait},
 		"deletions over at once":                     {ms(.1, .1, .2, .1, .1, .3, .05, .1, .1, .1), DeleteNoWait},
 		"the other command waits each time":          {ms(7, 6.9, 8, 8.1, 7, 7, 6, 5.8, 9, 9.3), DeleteLocked},

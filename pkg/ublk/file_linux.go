@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,7 +16,7 @@ const defaultAlign = 4096
 
 // ProbeFile finds out what a device can offer whose bytes are in f: a regular
 // file, open for reading and writing, with O_DIRECT or without. The file's
-// content and size stay as they are.
+// content and size stay as they are; its directory must be writable.
 func ProbeFile(f *os.File) (FileInfo, error) {
 	info, err := probeFile(f)
 	if err != nil {
@@ -48,15 +49,26 @@ func probeFile(f *os.File) (FileInfo, error) {
 				i.DirectOffsetBytes, i.DirectMemoryBytes, errors.ErrUnsupported)
 		}
 	}
-	return i, i.probeModes(fd)
+	return i, i.probeModes(f)
 }
 
-// probeModes tries the modes of fallocate behind the end of the file, where
-// they change nothing that can be read. A mode that is there may allocate a
-// block; punching it out again comes last.
-func (i *FileInfo) probeModes(fd int) error {
+// probeModes tries the modes of fallocate on a nameless file beside f. On f
+// itself that would not be harmless: even behind its end some file systems keep
+// the blocks that zeroing allocates.
+func (i *FileInfo) probeModes(f *os.File) error {
+	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil {
+		return err
+	}
+	beside, err := nameless(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer beside.Close()
 	const block = 1 << 16
-	off := (i.SizeBytes + block - 1) / block * block
+	if err := beside.Truncate(block); err != nil {
+		return err
+	}
 	for _, m := range []struct {
 		mode uint32
 		have *bool
@@ -64,11 +76,7 @@ func (i *FileInfo) probeModes(fd int) error {
 		{unix.FALLOC_FL_ZERO_RANGE, &i.ZeroRange},
 		{unix.FALLOC_FL_PUNCH_HOLE, &i.PunchHole},
 	} {
-		err := unix.Fallocate(fd, m.mode|unix.FALLOC_FL_KEEP_SIZE, off, block)
-		for errors.Is(err, unix.EINTR) {
-			err = unix.Fallocate(fd, m.mode|unix.FALLOC_FL_KEEP_SIZE, off, block)
-		}
-		switch {
+		switch err := fallocate(beside, m.mode|unix.FALLOC_FL_KEEP_SIZE, block); {
 		case err == nil:
 			*m.have = true
 		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
@@ -81,6 +89,27 @@ func (i *FileInfo) probeModes(fd int) error {
 		}
 	}
 	return nil
+}
+
+// nameless makes a file that vanishes when it is closed.
+func nameless(dir string) (*os.File, error) {
+	f, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o600)
+	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) {
+		return f, err
+	}
+	if f, err = os.CreateTemp(dir, ".ublk-probe-*"); err != nil {
+		return nil, err
+	}
+	return f, os.Remove(f.Name())
+}
+
+func fallocate(f *os.File, mode uint32, n int64) error {
+	for {
+		err := unix.Fallocate(int(f.Fd()), mode, 0, n)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // File makes a target of an open file; the caller keeps it open until every

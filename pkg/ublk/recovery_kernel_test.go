@@ -268,8 +268,8 @@ func TestStopOfAnOrphanedDevice(t *testing.T) {
 // could land on top of a newer one. The fence must not end before it has landed.
 func TestFenceHoldsWhileAWriteIsInFlight(t *testing.T) {
 	c := control(t)
-	medium := &gatedRAM{ram: newRAM(64 << 20), entered: make(chan struct{}, 1), gate: make(chan struct{})}
-	below := serve(t, c, newTestRing(t, RingOptions{}), DeviceOptions{ID: -1}, ramParams(64<<20), FromBackend(medium))
+	medium := &gatedRAM{ram: newRAM(16 << 20), entered: make(chan struct{}, 1), gate: make(chan struct{})}
+	below := serve(t, c, newTestRing(t, RingOptions{}), DeviceOptions{ID: -1}, ramParams(16<<20), FromBackend(medium))
 	dir := t.TempDir()
 	run(t, "mkfs.ext4", "-q", below.BlockPath())
 	mount(t, below.BlockPath(), dir, "ext4", "")
