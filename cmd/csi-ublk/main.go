@@ -76,6 +76,8 @@ machine's kernel can do.`,
 	logging.addFlags(root.PersistentFlags())
 	root.AddCommand(
 		newControllerCommand(),
+		newNodeCommand(),
+		newNodeCommand(),
 		newServerCommand(),
 		newWorkerCommand(),
 		newProbeCommand(),

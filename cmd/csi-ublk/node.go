@@ -1,0 +1,192 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/csi-ublk/csi-ublk/pkg/driver"
+	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
+	"github.com/csi-ublk/csi-ublk/pkg/driver/node"
+	"github.com/csi-ublk/csi-ublk/pkg/pool"
+	serverclient "github.com/csi-ublk/csi-ublk/pkg/server/client"
+)
+
+type nodeOptions struct {
+	config       string
+	nodeName     string
+	endpoint     string
+	serverSocket string
+	stateDir     string
+	kubeletDir   string
+	httpAddress  string
+	maxVolumes   int64
+	register     bool
+	kubeconfig   string
+	qps          float32
+	burst        int
+	reclaimRate  string
+}
+
+// newNodeCommand is the node role.
+func newNodeCommand() *cobra.Command {
+	var o nodeOptions
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Stage and publish this node's volumes for kubelet",
+		Long: `node is the CSI node service. It registers itself with kubelet, sets up the
+node's pools, makes and removes the files of volumes, and makes, mounts and
+publishes file systems on the devices that "csi-ublk server" on the same node
+serves. It may be stopped and updated at any time: volumes in use go on.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runNode(cmd.Context(), o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.config, "config", "/etc/csi-ublk/node.yaml", "file that says what pools the node has")
+	f.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of the Kubernetes node; NODE_NAME in the environment")
+	f.StringVar(&o.endpoint, "endpoint", "", "unix socket of the CSI service; empty for plugins/csi-ublk.io/csi.sock in the kubelet directory")
+	f.StringVar(&o.serverSocket, "server-socket", "/run/csi-ublk/server.sock", "unix socket of the device server")
+	f.StringVar(&o.stateDir, "state-dir", "/var/lib/csi-ublk", "directory of the pools")
+	f.StringVar(&o.kubeletDir, "kubelet-dir", "/var/lib/kubelet", "kubelet's --root-dir")
+	f.StringVar(&o.httpAddress, "http-address", ":9809", "address of /healthz, /readyz and /metrics; empty for none")
+	f.Int64Var(&o.maxVolumes, "max-volumes", 0, "volumes that may be placed on the node; 0 for as many as the device server takes")
+	f.BoolVar(&o.register, "register", true, "register with kubelet")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; empty for the pod's service account")
+	f.Float32Var(&o.qps, "kube-api-qps", 200, "requests a second to the API server")
+	f.IntVar(&o.burst, "kube-api-burst", 400, "requests at once to the API server")
+	f.StringVar(&o.reclaimRate, "reclaim-rate", "1Gi", "bytes a second of deleted volumes that are given back to a pool")
+	return cmd
+}
+
+func (o *nodeOptions) complete() (reclaimBytesPerSecond int64, err error) {
+	if o.nodeName == "" {
+		return 0, usagef("--node-name is empty, and so is NODE_NAME in the environment")
+	}
+	o.endpoint = cmp.Or(o.endpoint, "unix://"+filepath.Join(o.kubeletDir, "plugins", driver.Name, "csi.sock"))
+	rate, err := resource.ParseQuantity(o.reclaimRate)
+	if err != nil || rate.Value() <= 0 {
+		return 0, usagef("--reclaim-rate=%s: must be a size above 0, as 1Gi", o.reclaimRate)
+	}
+	return rate.Value(), nil
+}
+
+func runNode(ctx context.Context, o nodeOptions) error {
+	rate, err := o.complete()
+	if err != nil {
+		return err
+	}
+	config, err := readNodeConfig(o.config)
+	if err != nil {
+		return err
+	}
+	cluster := &nodeCluster{}
+	pools, err := pool.NewSet(config.options(o.stateDir, rate, cluster.spaceChanged))
+	if err != nil {
+		return fmt.Errorf("configuration %s: %w", o.config, err)
+	}
+	kube, err := kubeConfig(o.kubeconfig)
+	if err != nil {
+		return err
+	}
+	return serveNode(ctx, o, pools, cluster, kube)
+}
+
+// serveNode wires the role's parts and runs them until ctx ends or one fails.
+func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nodeCluster, kube *rest.Config) error {
+	devices, err := serverclient.Dial(o.serverSocket)
+	if err != nil {
+		return err
+	}
+	defer devices.Close()
+	formats, err := mount.NewFormatter(mount.Options{IntentDir: filepath.Join(filepath.Dir(o.serverSocket), "formatting")})
+	if err != nil {
+		return err
+	}
+	locks := &driver.VolumeLocks{}
+	service, err := node.New(node.Options{
+		NodeName: o.nodeName, Devices: devices, Pools: pools, Locks: locks, Formats: formats,
+		MaxVolumes: o.maxVolumes, OnDetached: cluster.detached, Registerer: metrics.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	csi, err := driver.NewServer(driver.ServerOptions{
+		Endpoint:   o.endpoint,
+		Identity:   driver.NewIdentity(driver.IdentityOptions{Version: buildVersion()}),
+		Node:       service,
+		Registerer: metrics.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	kube.QPS, kube.Burst = o.qps, o.burst
+	cluster.o = clusterOptions{node: o.nodeName, kube: kube, pools: pools, devices: devices, locks: locks,
+		onRemoved: func(id string) {
+			if err := formats.Forget(id); err != nil {
+				slog.Warn("mark of a mkfs stays", "volume", id, "error", err)
+			}
+		}}
+
+	if _, err := pools.Open(ctx); err != nil {
+		slog.Error("pools not ready, trying again", "error", err)
+	}
+	status := newNodeHealth(pools, devices)
+	parts := newParts(ctx)
+	// What the calls need outlives them.
+	parts.after("pools", func(ctx context.Context) error {
+		pools.Run(ctx, poolRetry, func(err error) { slog.Error("pool", "error", err) })
+		return nil
+	})
+	parts.after("http", func(ctx context.Context) error { return status.serve(ctx, o.httpAddress) })
+	parts.after("cluster", cluster.run)
+	parts.first("csi", csi.Start)
+	if o.register {
+		parts.first("registration", func(ctx context.Context) error { return registerNode(ctx, o, devices, status) })
+	}
+	return parts.wait(func(ctx context.Context) error {
+		return errors.Join(service.Close(ctx), cluster.stop(ctx))
+	})
+}
+
+// poolRetry is how long a pool that could not be opened is left alone.
+const poolRetry = 15 * time.Second
+
+// registerNode offers the driver to kubelet once the device server answers: kubelet
+// asks at once how many volumes the node takes, and a plugin that can't say is
+// refused.
+func registerNode(ctx context.Context, o nodeOptions, devices *serverclient.Client, status *nodeHealth) error {
+	for waited := 0; ; waited++ {
+		if _, err := devices.Info(ctx); err == nil {
+			break
+		} else if waited%20 == 0 {
+			slog.Info("waiting for the device server", "socket", o.serverSocket, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	csiSocket, err := driver.ParseEndpoint(o.endpoint)
+	if err != nil {
+		return err
+	}
+	r := node.NewRegistration(node.RegistrationOptions{
+		Socket:    filepath.Join(o.kubeletDir, "plugins_registry", driver.Name+"-reg.sock"),
+		CSISocket: csiSocket,
+		OnRegistered: func() {
+			slog.Info("registered with kubelet", "node", o.nodeName)
+			status.registered.Store(true)
+		},
+	})
+	return r.Run(ctx)
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
+	"github.com/csi-ublk/csi-ublk/pkg/driver"
+	"github.com/csi-ublk/csi-ublk/pkg/pool"
+	noderec "github.com/csi-ublk/csi-ublk/pkg/reconciler/node"
+	volumerec "github.com/csi-ublk/csi-ublk/pkg/reconciler/volume"
+	serverclient "github.com/csi-ublk/csi-ublk/pkg/server/client"
+)
+
+// nodeCluster is the part of the node role that needs the API server: the
+// reconcilers. Kubelet's calls are served without it, so that pods on the node
+// start and end while the API server is away.
+type nodeCluster struct {
+	o       clusterOptions
+	volumes atomic.Pointer[volumerec.Reconciler]
+	self    atomic.Pointer[noderec.Reconciler]
+}
+
+type clusterOptions struct {
+	node      string
+	kube      *rest.Config
+	pools     *pool.Set
+	devices   *serverclient.Client
+	locks     *driver.VolumeLocks
+	onRemoved func(volumeID string)
+}
+
+// spaceChanged has the UblkNode brought up to date.
+func (c *nodeCluster) spaceChanged() {
+	if r := c.self.Load(); r != nil {
+		r.Prompt()
+	}
+}
+
+// detached has a volume looked at that may wait for that.
+func (c *nodeCluster) detached(volumeID string) {
+	if r := c.volumes.Load(); r != nil {
+		r.Prompt(volumeID)
+	}
+}
+
+// run keeps a manager with the reconcilers going until ctx ends. One that gives
+// up, because the API server is away for longer than it waits, is followed by the
+// next.
+func (c *nodeCluster) run(ctx context.Context) error {
+	for {
+		err := c.manage(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		slog.Error("reconcilers stopped, starting them again", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(5 * time.Second):
+		}
+	}
+}
+
+func (c *nodeCluster) manage(ctx context.Context) error {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return fmt.Errorf("make scheme: %w", err)
+	}
+	mgr, err := ctrl.NewManager(c.o.kube, ctrl.Options{
+		Scheme:  scheme,
+		Metrics: metricsserver.Options{BindAddress: "0"}, // served with the role's own
+		Cache: cache.Options{
+			ReaderFailOnMissingInformer: true,
+			DefaultTransform:            cache.TransformStripManagedFields(),
+			// A node sees its own objects only, whatever the cluster's size.
+			ByObject: map[client.Object]cache.ByObject{
+				&v1alpha1.UblkVolume{}: {Field: fields.OneTermEqualSelector("spec.node", c.o.node)},
+				&v1alpha1.UblkNode{}:   {Field: fields.OneTermEqualSelector("metadata.name", c.o.node)},
+			},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("make node manager: %w", err)
+	}
+	volumes := volumerec.New(volumerec.Options{
+		Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Devices: c.o.devices, Locks: c.o.locks, OnRemoved: c.o.onRemoved,
+	})
+	self := noderec.New(noderec.Options{
+		Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Server: c.o.devices, Version: buildVersion(),
+	})
+	if err := volumes.Setup(mgr); err != nil {
+		return fmt.Errorf("set up volume reconciler: %w", err)
+	}
+	if err := self.Setup(mgr); err != nil {
+		return fmt.Errorf("set up node reconciler: %w", err)
+	}
+	c.volumes.Store(volumes)
+	c.self.Store(self)
+	return mgr.Start(ctx)
+}
+
+// stop withdraws the node's capacity; the manager must still run.
+func (c *nodeCluster) stop(ctx context.Context) error {
+	r := c.self.Load()
+	if r == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	if err := r.Stop(ctx); err != nil {
+		// The API server may be away as well; the controller sees the node's own
+		// condition then.
+		slog.Warn("node not withdrawn", "error", err)
+	}
+	return nil
+}
