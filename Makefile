@@ -114,12 +114,12 @@ verify: lint ## What CI demands: lint, formatted code, current generated files, 
 ##@ Try
 
 .PHONY: demo
-demo: vm build ## A volume's life on a real ublk device, in a Kubernetes cluster of guests
+demo: vm ## A volume's life on a real ublk device, in a Kubernetes cluster of guests
 	$(VM) demo
 
 .PHONY: demo-down
 demo-down: vm ## Remove the demo's cluster
-	$(VM) cluster down
+	$(VM) demo-down
 
 .PHONY: clean
 clean: ## Remove what was built here; the rig's cache stays (bin/vm clean --all)
