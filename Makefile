@@ -79,9 +79,12 @@ test-kernel-fixed: report vm build
 test-kernel-lts: report vm build
 	$(call kernel,lts,-short)
 
+# The programs that the sanity tier has in its guest.
+with = --with $(1)=$$($(VM) tool $(1))
+
 .PHONY: test-sanity
 test-sanity: report vm build ## The community's csi-sanity against the real driver in a guest
-	$(call run,sanity,$(VM) sanity --json)
+	$(call run,sanity,env CGO_ENABLED=0 go test -tags sanity -timeout 30m -json -exec "$(CURDIR)/$(VM) exec --memory 2048 --with csi-ublk=$(CURDIR)/bin/csi-ublk $(call with,csi-sanity) $(call with,etcd) $(call with,kube-apiserver) --" ./test/sanity)
 
 .PHONY: test-cluster
 test-cluster: report vm ## Tests in a Kubernetes cluster of guests

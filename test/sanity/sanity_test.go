@@ -1,0 +1,144 @@
+//go:build sanity
+
+package sanity
+
+import (
+	"encoding/xml"
+	"errors"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
+)
+
+// notOffered matches what csi-sanity says when it leaves out a spec of a
+// capability that the driver does not have. Any other reason is a failure.
+var notOffered = regexp.MustCompile(strings.Join([]string{
+	"ControllerPublishVolume not supported", "ControllerUnpublishVolume not supported",
+	"Controller Publish, UnpublishVolume not supported", "ControllerPublishVolume.readonly field not supported",
+	"NodeExpandVolume not supported", "ControllerExpandVolume not supported",
+	"Snapshot not supported", "ListSnapshots not supported", "GetSnapshot not supported", "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported",
+	"GroupControllerService not supported", "VolumeGroupSnapshots not supported",
+	"Volume Cloning not supported", "(?i)modify volume not supported", "ControllerModifyVolume not supported",
+	"VolumeHealth not supported", "NodeGetStorageHealth not supported",
+	"Service does not have single node multi writer capability",
+	"testnodevolumeattachlimit not enabled",
+}, "|"))
+
+// report is csi-sanity's JUnit report.
+type report struct {
+	Cases []struct {
+		Name    string `xml:"name,attr"`
+		Status  string `xml:"status,attr"`
+		Failure *note  `xml:"failure"`
+		Error   *note  `xml:"error"`
+		Skipped *note  `xml:"skipped"`
+		Log     string `xml:"system-err"`
+	} `xml:"testsuite>testcase"`
+}
+
+type note struct {
+	Message string `xml:"message,attr"`
+	Text    string `xml:",chardata"`
+}
+
+func TestMount(t *testing.T) { sanity(t, "mount") }
+func TestBlock(t *testing.T) { sanity(t, "block") }
+
+// sanity runs all specs with one access type, each as a subtest.
+func sanity(t *testing.T, access string) {
+	dir := t.TempDir()
+	junit := dir + "/junit.xml"
+	args := []string{
+		"--csi.endpoint=" + d.nodeEndpoint(), "--csi.controllerendpoint=" + d.controllerEndpoint(),
+		"--csi.mountdir=" + dir + "/mount", "--csi.stagingdir=" + dir + "/staging",
+		"--csi.testvolumeaccesstype=" + access, "--csi.testvolumesize=536870912", "--csi.testvolumeexpandsize=1073741824",
+		"--ginkgo.junit-report=" + junit, "--ginkgo.no-color",
+	}
+	out, err := exec.CommandContext(t.Context(), "csi-sanity", args...).CombinedOutput()
+	failed := err != nil
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(junit)
+	if err != nil {
+		t.Fatalf("csi-sanity wrote no report: %v\n%s", err, out)
+	}
+	var r report
+	if err := xml.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	ran := r.check(t)
+	if ran < 40 {
+		t.Errorf("only %d specs ran\n%s", ran, out)
+	}
+	if failed != t.Failed() {
+		t.Errorf("csi-sanity failed: %t, its specs: %t\n%s", failed, t.Failed(), out)
+	}
+	if t.Failed() {
+		t.Log(d.logs())
+	}
+	nothingLeft(t)
+}
+
+// check makes a subtest of every spec and returns how many ran.
+func (r report) check(t *testing.T) (ran int) {
+	for _, c := range r.Cases {
+		name, isSpec := strings.CutPrefix(c.Name, "[It] ")
+		if !isSpec && c.Failure == nil && c.Error == nil {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			switch {
+			case c.Failure != nil:
+				t.Errorf("%s\n%s\n%s", c.Failure.Message, c.Failure.Text, c.Log)
+			case c.Error != nil:
+				t.Errorf("%s\n%s\n%s", c.Error.Message, c.Error.Text, c.Log)
+			case c.Status == "pending":
+				t.Skip("pending in csi-sanity itself")
+			case c.Skipped != nil && notOffered.MatchString(c.Skipped.Message):
+				t.Skip(c.Skipped.Message)
+			case c.Skipped != nil:
+				t.Errorf("left out for no good reason: %s", c.Skipped.Message)
+			case c.Status != "passed":
+				t.Errorf("status %q", c.Status)
+			default:
+				ran++
+			}
+		})
+	}
+	return ran
+}
+
+// nothingLeft fails if csi-sanity left volumes, devices or mounts behind.
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		var volumes v1alpha1.UblkVolumeList
+		if err := d.client.List(t.Context(), &volumes); err != nil {
+			t.Fatal(err)
+		}
+		devices, err := os.ReadDir("/sys/class/ublk-char")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mounts, err := os.ReadFile("/proc/self/mounts")
+		if err != nil {
+			t.Fatal(err)
+		}
+		busy := strings.Contains(string(mounts), "/dev/ublkb")
+		if len(volumes.Items) == 0 && len(devices) == 0 && !busy {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("left behind: %d volumes, %d devices, mounts: %t\n%s", len(volumes.Items), len(devices), busy, d.logs())
+			return
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
