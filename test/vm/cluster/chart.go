@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+
+	"github.com/csi-ublk/csi-ublk/test/vm/host"
+	"github.com/csi-ublk/csi-ublk/test/vm/kube"
 )
 
 // Release is the name and the namespace of the driver's release.
@@ -22,16 +25,20 @@ type ChartOptions struct {
 	Timeout string
 }
 
-// InstallChart installs the chart, or upgrades the release if there is one, with helm, and waits until its pods are ready. What
-// helm says goes to out.
-func (i Inside) InstallChart(ctx context.Context, repo string, o ChartOptions, out io.Writer) error {
+// InstallChart installs the chart, or upgrades the release if there is one, with helm (built if the cache lacks it), and waits
+// until its pods are ready. What helm says goes to out.
+func (i Inside) InstallChart(ctx context.Context, h *host.Host, repo string, o ChartOptions, out io.Writer) error {
+	helm, err := kube.Build(ctx, h, repo, kube.Helm)
+	if err != nil {
+		return err
+	}
 	if o.Chart == "" {
 		o.Chart = filepath.Join(repo, "charts", "csi-ublk")
 	}
 	if o.Timeout == "" {
 		o.Timeout = "3m"
 	}
-	args := []string{"helm", "upgrade", "--install", Release, o.Chart, "--namespace", Release, "--create-namespace", "--wait", "--timeout", o.Timeout}
+	args := []string{helm.Path("helm"), "upgrade", "--install", Release, o.Chart, "--namespace", Release, "--create-namespace", "--wait", "--timeout", o.Timeout}
 	for _, v := range o.Values {
 		args = append(args, "--values", v)
 	}

@@ -40,22 +40,19 @@ func (c *Cluster) connect() (err error) {
 
 // Inside is what a program needs to talk to a cluster that any process of this machine runs.
 type Inside struct {
-	Kubeconfig    string
-	Kubectl, Helm string
-	netns         namespace
+	Kubeconfig string
+	Kubectl    string
+	netns      namespace
 }
 
 // Inside returns the access to this cluster.
 func (c *Cluster) Inside() Inside {
-	return Inside{
-		Kubeconfig: c.Kubeconfig(), Kubectl: c.programs.kubernetes.Path("kubectl"), Helm: c.programs.helm.Path("helm"), netns: c.netns,
-	}
+	return Inside{Kubeconfig: c.Kubeconfig(), Kubectl: c.programs.kubernetes.Path("kubectl"), netns: c.netns}
 }
 
-// Env is the environment for programs inside the cluster's network: KUBECONFIG, and the rig's kubectl and helm first in PATH.
+// Env is the environment for programs inside the cluster's network: KUBECONFIG, and the rig's kubectl first in PATH.
 func (i Inside) Env() []string {
-	path := filepath.Dir(i.Kubectl) + ":" + filepath.Dir(i.Helm) + ":" + os.Getenv("PATH")
-	return append(os.Environ(), "KUBECONFIG="+i.Kubeconfig, "PATH="+path, "E2E_HELM="+i.Helm)
+	return append(os.Environ(), "KUBECONFIG="+i.Kubeconfig, "PATH="+filepath.Dir(i.Kubectl)+":"+os.Getenv("PATH"))
 }
 
 // Run runs a program inside the cluster's network. It is killed when ctx ends or this process does.
@@ -63,10 +60,8 @@ func (i Inside) Run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writ
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = stdin, stdout, stderr, i.Env()
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	if !filepath.IsAbs(args[0]) {
-		if path := i.find(args[0]); path != "" {
-			cmd.Path, cmd.Err = path, nil
-		}
+	if args[0] == "kubectl" {
+		cmd.Path, cmd.Err = i.Kubectl, nil
 	}
 	// The thread must stay for as long as the program runs: its end is what the death signal is about.
 	return i.netns.do(cmd.Run)
@@ -74,8 +69,8 @@ func (i Inside) Run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writ
 
 // Exec replaces this process by a program inside the cluster's network. It returns only if that is not possible.
 func (i Inside) Exec(args ...string) error {
-	path := i.find(args[0])
-	if path == "" {
+	path := i.Kubectl
+	if args[0] != "kubectl" {
 		var err error
 		if path, err = exec.LookPath(args[0]); err != nil {
 			return err
@@ -86,15 +81,4 @@ func (i Inside) Exec(args ...string) error {
 		return err
 	}
 	return fmt.Errorf("run %s: %w", path, unix.Exec(path, args, i.Env()))
-}
-
-// find returns the rig's own kubectl or helm.
-func (i Inside) find(name string) string {
-	switch name {
-	case "kubectl":
-		return i.Kubectl
-	case "helm":
-		return i.Helm
-	}
-	return ""
 }

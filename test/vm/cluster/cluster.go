@@ -97,13 +97,13 @@ type Cluster struct {
 }
 
 // programs are the built ones.
-type programs struct{ kubernetes, etcd, containerd, cni, helm kube.Built }
+type programs struct{ kubernetes, etcd, containerd, cni kube.Built }
 
 func buildPrograms(ctx context.Context, h *host.Host, repo string) (p programs, err error) {
 	for _, b := range []struct {
 		to  *kube.Built
 		set kube.Set
-	}{{&p.etcd, kube.Etcd}, {&p.cni, kube.CNI}, {&p.containerd, kube.Containerd}, {&p.kubernetes, kube.Kubernetes}, {&p.helm, kube.Helm}} {
+	}{{&p.etcd, kube.Etcd}, {&p.cni, kube.CNI}, {&p.containerd, kube.Containerd}, {&p.kubernetes, kube.Kubernetes}} {
 		if *b.to, err = kube.Build(ctx, h, repo, b.set); err != nil {
 			return p, err
 		}

@@ -64,7 +64,7 @@ func (c *commands) run() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run [--] PROGRAM [ARGS...]", Short: "Run a program of this machine inside the cluster's network",
 		Long: `run starts a program in the cluster's network namespace, where addresses of pods, Services and the API server work.
-KUBECONFIG is set, and the rig's kubectl and helm are first in PATH.`,
+KUBECONFIG is set, and the rig's kubectl is first in PATH.`,
 		Example: "  vm cluster run -- go test -tags e2e ./test/e2e\n  vm cluster run bash",
 		Args:    cobra.MinimumNArgs(1),
 		RunE:    c.kept(func(_ *cobra.Command, k *Kept, args []string) error { return k.Inside.Exec(args...) }),
@@ -123,7 +123,11 @@ func (c *commands) install() *cobra.Command {
 		Use: "install", Short: "Install the driver's chart with helm, or upgrade it", Args: cobra.NoArgs,
 		Long: "install installs charts/csi-ublk of the repository. The driver's image must be on the nodes: up --image.",
 		RunE: c.kept(func(cmd *cobra.Command, k *Kept, _ []string) error {
-			return k.Inside.InstallChart(cmd.Context(), k.Repo, o, cmd.OutOrStdout())
+			h, err := c.open()
+			if err != nil {
+				return err
+			}
+			return k.Inside.InstallChart(cmd.Context(), h, k.Repo, o, cmd.OutOrStdout())
 		}),
 	}
 	cmd.Flags().StringArrayVar(&o.Set, "set", nil, "a value, as for helm (repeatable)")

@@ -52,7 +52,7 @@ func keeperSocket(dir string) string { return filepath.Join(dir, "keeper.sock") 
 type State struct {
 	Name, Kernel, Accel, Repo string
 	Nodes                     []NodeState
-	Kubeconfig, Kubectl, Helm string
+	Kubeconfig, Kubectl       string
 }
 
 // NodeState is a node's.
@@ -65,7 +65,7 @@ func (c *Cluster) serveState(w http.ResponseWriter, _ *http.Request) {
 	i := c.Inside()
 	s := State{
 		Name: c.spec.Name, Kernel: fmt.Sprintf("%s %s", c.kernel.Variant, c.kernel.Release), Accel: string(c.accel), Repo: c.spec.Repo,
-		Kubeconfig: i.Kubeconfig, Kubectl: i.Kubectl, Helm: i.Helm,
+		Kubeconfig: i.Kubeconfig, Kubectl: i.Kubectl,
 	}
 	for n := 1; n <= c.spec.Nodes; n++ {
 		on := false

@@ -42,7 +42,7 @@ func Open(ctx context.Context, h *host.Host, name string) (*Kept, error) {
 	if err := json.NewDecoder(body.Body).Decode(&k.State); err != nil {
 		return nil, fmt.Errorf("cluster %s: decode its state: %w", name, err)
 	}
-	k.Inside = Inside{Kubeconfig: k.Kubeconfig, Kubectl: k.Kubectl, Helm: k.Helm, netns: namespaceOf(name)}
+	k.Inside = Inside{Kubeconfig: k.Kubeconfig, Kubectl: k.Kubectl, netns: namespaceOf(name)}
 	return k, nil
 }
 

@@ -49,7 +49,7 @@ func Run(ctx context.Context, h *host.Host, o Options) error {
 		return err
 	}
 	s := &screen{out: o.Out, cluster: k}
-	err = play(ctx, s, repo)
+	err = play(ctx, h, s, repo)
 	if ctx.Err() != nil {
 		// Whoever interrupts the demo does not want to look around.
 		down, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
@@ -81,6 +81,10 @@ func start(ctx context.Context, h *host.Host, repo string, o Options) (*cluster.
 	}
 	archive := filepath.Join(dir, "csi-ublk-image.tar")
 	if err := image.Write(archive, driver); err != nil {
+		return nil, err
+	}
+	// With the other builds, not between the steps of the story.
+	if _, err := kube.Build(ctx, h, repo, kube.Helm); err != nil {
 		return nil, err
 	}
 	nodes := o.Nodes

@@ -11,6 +11,7 @@ import (
 
 	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
 	"github.com/csi-ublk/csi-ublk/test/vm/cluster"
+	"github.com/csi-ublk/csi-ublk/test/vm/host"
 )
 
 // Sizes of the story.
@@ -21,10 +22,10 @@ const (
 )
 
 // play is the story.
-func play(ctx context.Context, s *screen, repo string) error {
+func play(ctx context.Context, h *host.Host, s *screen, repo string) error {
 	p := &player{screen: s}
 	for _, step := range []func(context.Context) error{
-		func(ctx context.Context) error { return p.install(ctx, repo) },
+		func(ctx context.Context) error { return p.install(ctx, h, repo) },
 		p.claim, p.write, p.look, p.stop, p.read, p.remove,
 	} {
 		if err := step(ctx); err != nil {
@@ -44,10 +45,10 @@ type player struct {
 	sum    string
 }
 
-func (p *player) install(ctx context.Context, repo string) error {
+func (p *player) install(ctx context.Context, h *host.Host, repo string) error {
 	p.chapter("The driver is installed with its Helm chart")
 	fmt.Fprintf(p.out, "   $ helm upgrade --install %s charts/csi-ublk --namespace %s --create-namespace --wait\n", cluster.Release, cluster.Release)
-	if err := p.cluster.Inside.InstallChart(ctx, repo, cluster.ChartOptions{}, &indented{p.screen}); err != nil {
+	if err := p.cluster.Inside.InstallChart(ctx, h, repo, cluster.ChartOptions{}, &indented{p.screen}); err != nil {
 		return err
 	}
 	if _, err := p.kubectl(ctx, "get pods -n "+cluster.Release+" -o wide"); err != nil {
