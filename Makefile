@@ -9,8 +9,13 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+# One way of building for everything, so that a package is compiled once and not
+# once for each set of flags. The race detector alone needs cgo.
+export CGO_ENABLED := 0
+export GOFLAGS := -trimpath -buildvcs=false
+
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
-BUILD := CGO_ENABLED=0 go build -trimpath
+BUILD := go build
 LDFLAGS := -s -w -X main.version=$(VERSION:v%=%)
 
 VM := bin/vm
@@ -58,7 +63,7 @@ test: ## Run all tiers; the last line counts
 
 .PHONY: test-unit
 test-unit: report ## Unit tests, with the race detector
-	$(call run,unit,go test -race -timeout 5m -json ./...)
+	$(call run,unit,env CGO_ENABLED=1 go test -race -timeout 5m -json ./...)
 
 .PHONY: test-chart
 test-chart: report vm build ## Tests of the chart, with Helm
@@ -68,7 +73,7 @@ test-chart: report vm build ## Tests of the chart, with Helm
 # Packages with tests behind the build tag ublk: those that need the driver.
 KERNEL_PACKAGES = $(shell git grep --untracked -lE '^//go:build .*\bublk\b' -- '*_test.go' | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
 # kernel runs them in guests with the kernel $(1), two guests at a time; $(2) are more flags.
-kernel = $(call run,kernel-$(1),env CGO_ENABLED=0 go test -tags ublk -p 2 -timeout 15m -json $(2) -exec '$(CURDIR)/$(VM) exec --kernel $(1) --with csi-ublk=$(CURDIR)/bin/csi-ublk --' $(KERNEL_PACKAGES))
+kernel = $(call run,kernel-$(1),go test -tags ublk -p 2 -timeout 15m -json $(2) -exec '$(CURDIR)/$(VM) exec --kernel $(1) --with csi-ublk=$(CURDIR)/bin/csi-ublk --' $(KERNEL_PACKAGES))
 
 .PHONY: test-kernel test-kernel-current test-kernel-fixed test-kernel-lts
 test-kernel: test-kernel-current test-kernel-fixed test-kernel-lts ## Tests against the real driver, on all three kernels
@@ -84,7 +89,7 @@ with = --with $(1)=$$($(VM) tool $(1))
 
 .PHONY: test-sanity
 test-sanity: report vm build ## The community's csi-sanity against the real driver in a guest
-	$(call run,sanity,env CGO_ENABLED=0 go test -tags sanity -timeout 30m -json -exec "$(CURDIR)/$(VM) exec --memory 2048 --with csi-ublk=$(CURDIR)/bin/csi-ublk $(call with,csi-sanity) $(call with,etcd) $(call with,kube-apiserver) --" ./test/sanity)
+	$(call run,sanity,go test -tags sanity -timeout 30m -json -exec "$(CURDIR)/$(VM) exec --memory 2048 --with csi-ublk=$(CURDIR)/bin/csi-ublk $(call with,csi-sanity) $(call with,etcd) $(call with,kube-apiserver) --" ./test/sanity)
 
 .PHONY: test-cluster
 test-cluster: report vm ## Tests in a Kubernetes cluster of guests
@@ -92,7 +97,7 @@ test-cluster: report vm ## Tests in a Kubernetes cluster of guests
 
 .PHONY: bench
 bench: build vm ## Benchmarks of pkg/ublk in a guest
-	CGO_ENABLED=0 go test -tags ublk -run '^$$' -bench . -benchtime 2s -exec '$(CURDIR)/$(VM) exec --with csi-ublk=$(CURDIR)/bin/csi-ublk --' ./pkg/ublk
+	go test -tags ublk -run '^$$' -bench . -benchtime 2s -exec '$(CURDIR)/$(VM) exec --with csi-ublk=$(CURDIR)/bin/csi-ublk --' ./pkg/ublk
 
 ##@ Check
 
