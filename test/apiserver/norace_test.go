@@ -1,0 +1,5 @@
+//go:build kube && !race
+
+package apiserver
+
+var buildFlags []string
