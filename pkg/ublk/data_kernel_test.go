@@ -33,7 +33,7 @@ var targetsUnderTest = map[string]struct {
 	"memory, one buffer, one worker": {ring: RingOptions{Buffers: 1, Workers: 1}},
 }
 
-const testSize = 48 << 20
+const testSize = 16 << 20
 
 func eachTarget(t *testing.T, f func(t *testing.T, s *served)) {
 	c := control(t)
@@ -66,7 +66,7 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 				zeroes: testParams(t, s).MaxWriteZeroesSectors > 0, discards: testParams(t, s).MaxDiscardSectors > 0,
 			}
 			all.Go(func() {
-				for range 80 {
+				for range 60 {
 					if err := d.step(); err != nil {
 						t.Error(err)
 						return
