@@ -14,8 +14,13 @@ type console struct {
 	more    io.Writer // the caller's, or nil
 	partial []byte
 	lines   []string
-	panic   string   // the line that announced a panic
+	panic   string // the line that announced a panic
+	onPanic chan struct{}
 	trouble []string // other lines with which a kernel complains
+}
+
+func newConsole(log, more io.Writer) *console {
+	return &console{log: log, more: more, onPanic: make(chan struct{})}
 }
 
 // keptLines is how much of the console is held in memory.
@@ -56,6 +61,7 @@ func (c *console) line(s string) {
 	case panicLine.MatchString(s):
 		if c.panic == "" {
 			c.panic = s
+			close(c.onPanic)
 		}
 	case troubleLine.MatchString(s) && len(c.trouble) < 50:
 		c.trouble = append(c.trouble, s)

@@ -22,7 +22,7 @@ func TestConsoleSeesPanicsAndComplaints(t *testing.T) {
 		"a line without an end": {text: "WARNING: half"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			con := &console{}
+			con := newConsole(nil, nil)
 			// In pieces: a pattern must be seen across two reads.
 			for _, r := range c.text {
 				if _, err := con.Write([]byte(string(r))); err != nil {
@@ -40,7 +40,7 @@ func TestConsoleSeesPanicsAndComplaints(t *testing.T) {
 }
 
 func TestConsoleTail(t *testing.T) {
-	con := &console{}
+	con := newConsole(nil, nil)
 	for i := range 2 * keptLines {
 		_, _ = con.Write([]byte(strings.Repeat("x", i%7) + "\n"))
 	}

@@ -89,13 +89,13 @@ func (g *Guest) launch(ctx context.Context, h *host.Host, m machine) error {
 	if g.log, err = os.OpenFile(filepath.Join(g.dir, "console.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
 		return err
 	}
-	g.console = &console{log: g.log, more: s.Console}
+	g.console = newConsole(g.log, s.Console)
 	theirs, err := g.openLine()
 	if err != nil {
 		return err
 	}
 	defer theirs.Close()
-	args := append([]string{"panic=-1", "quiet", "loglevel=4"}, s.Cmdline...)
+	args := append([]string{"panic=-1", "quiet", "loglevel=5"}, s.Cmdline...)
 	argv, env := m.command(s, g.dir, initrd, args)
 	netns := ""
 	if s.Net != nil {
@@ -138,10 +138,21 @@ func (g *Guest) config(m machine) wire.Config {
 	return c
 }
 
+// panicTrace is how long a kernel that gave up may still write to its console.
+const panicTrace = 2 * time.Second
+
 // watch waits for the guest's end and ends it with ctx.
 func (g *Guest) watch(ctx context.Context) {
 	select {
 	case <-g.proc.ended:
+	case <-g.console.onPanic:
+		// The machine is told to end at a panic, but not every way there works as the first of a process name space.
+		select {
+		case <-g.proc.ended:
+		case <-time.After(panicTrace):
+		}
+		_ = g.proc.signal(unix.SIGKILL)
+		<-g.proc.ended
 	case <-ctx.Done():
 		g.end(fmt.Errorf("%w: %w", ErrKilled, ctx.Err()))
 		<-g.proc.ended

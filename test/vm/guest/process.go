@@ -58,7 +58,12 @@ func (p *process) start(argv, env []string, netns string, console io.Writer, lin
 	if os.Geteuid() == 0 {
 		p.cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID
 	}
-	return p.cmd.Start()
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	// A guest that gives up aborts; its core would be as large as its memory.
+	_ = unix.Prlimit(p.cmd.Process.Pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil)
+	return nil
 }
 
 // signal sends to the whole tree; one that has ended takes no signals.

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +20,37 @@ import (
 	"github.com/csi-ublk/csi-ublk/test/vm/host"
 	"github.com/csi-ublk/csi-ublk/test/vm/kernel"
 )
+
+// asRig makes this test binary a rig for one kernel: it runs its arguments in a guest, like vm exec.
+const asRig = "RIG_TEST_KERNEL"
+
+// markMiB is a memory size by which the guests of such a rig are told from others.
+const markMiB = 517
+
+func TestMain(m *testing.M) {
+	v := os.Getenv(asRig)
+	if v == "" {
+		os.Exit(m.Run())
+	}
+	h, err := host.New(nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	status, err := Run(context.Background(), h, Options{Kernel: kernel.Variant(v), MemoryMiB: markMiB, Stdout: os.Stdout, Stderr: os.Stderr}, os.Args[1:])
+	if err != nil {
+		log.Print(err)
+	}
+	os.Exit(status)
+}
+
+func self(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
 
 // newHost is the real cache: the first run builds a kernel.
 func newHost(t *testing.T) *host.Host {
@@ -51,21 +84,19 @@ func run(t *testing.T, o Options, args ...string) (status int, out string, err e
 }
 
 func TestOutputAndStatusComeBack(t *testing.T) {
-	status, out, err := run(t, Options{}, script(t, `echo "in $1"; echo err >&2; exit 7`), "guest")
-	if err != nil || status != 7 || out != "in guest\nerr\n" {
-		t.Errorf("status %d, %q, %v", status, out, err)
+	var out, errs bytes.Buffer
+	o := Options{Kernel: kernel.Current, Stdin: strings.NewReader("input"), Stdout: &out, Stderr: &errs}
+	status, err := Run(t.Context(), newHost(t), o, []string{script(t, `echo "$1"; cat; echo err >&2; exit 7`), "argument"})
+	if err != nil || status != 7 || out.String() != "argument\ninput" || errs.String() != "err\n" {
+		t.Errorf("status %d, %q, %q, %v", status, out.String(), errs.String(), err)
 	}
 }
 
 func TestGoTestWithCoverage(t *testing.T) {
 	dir := t.TempDir()
-	vm := filepath.Join(dir, "vm")
-	if out, err := exec.Command("go", "build", "-o", vm, "..").CombinedOutput(); err != nil {
-		t.Fatalf("%v %s", err, out)
-	}
 	profile := filepath.Join(dir, "cover.out")
-	cmd := exec.Command("go", "test", "-count=1", "-exec", vm+" exec --kernel fixed --", "-coverprofile="+profile, "./testdata/covered")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "TEST_WORD=word")
+	cmd := exec.Command("go", "test", "-count=1", "-exec", self(t), "-coverprofile="+profile, "./testdata/covered")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "TEST_WORD=word", asRig+"=fixed")
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "coverage: 66.7% of statements") {
 		t.Errorf("%v\n%s", err, out)
@@ -101,7 +132,7 @@ func TestTimeLimitHolds(t *testing.T) {
 }
 
 func TestKernelComplaintFailsAPass(t *testing.T) {
-	complain := `echo "BUG: made by the test" > /dev/kmsg`
+	complain := `echo "<4>WARNING: made by the test" > /dev/kmsg`
 	status, out, err := run(t, Options{}, script(t, complain))
 	if err != nil || status != 1 || !strings.Contains(out, "[guest kernel]") {
 		t.Errorf("status %d, %q, %v; want a failure", status, out, err)
@@ -133,12 +164,9 @@ func TestMissingProgram(t *testing.T) {
 
 func TestNothingIsLeftWhenTheRigIsKilled(t *testing.T) {
 	dir := t.TempDir()
-	vm := filepath.Join(dir, "vm")
-	if out, err := exec.Command("go", "build", "-o", vm, "..").CombinedOutput(); err != nil {
-		t.Fatalf("%v %s", err, out)
-	}
 	up := filepath.Join(dir, "up")
-	cmd := exec.Command(vm, "exec", "--memory", "517", "--", script(t, "echo > "+up+"; sleep 600")) // A size that marks the guest.
+	cmd := exec.Command(self(t), script(t, "echo > "+up+"; sleep 600"))
+	cmd.Env = append(os.Environ(), asRig+"=current")
 	cmd.Dir = dir
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -154,13 +182,13 @@ func TestNothingIsLeftWhenTheRigIsKilled(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	if n := guests(t, "517M"); n == 0 {
+	if n := guests(t); n == 0 {
 		t.Fatal("no process of the guest is seen")
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	for range 100 {
-		if guests(t, "517M") == 0 {
+		if guests(t) == 0 {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -168,16 +196,17 @@ func TestNothingIsLeftWhenTheRigIsKilled(t *testing.T) {
 	t.Error("processes of the guest outlive the rig")
 }
 
-// guests counts processes whose command line has the mark.
-func guests(t *testing.T, mark string) int {
+// guests counts the processes of such a rig's guests.
+func guests(t *testing.T) int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)
 	}
+	uml, qemu := fmt.Appendf(nil, "mem=%dM", markMiB), fmt.Appendf(nil, "\x00%dM\x00", markMiB)
 	n := 0
 	for _, f := range files {
-		if b, _ := os.ReadFile(f); bytes.Contains(b, []byte("mem="+mark)) || bytes.Contains(b, []byte("\x00"+mark+"\x00")) {
+		if b, _ := os.ReadFile(f); bytes.Contains(b, uml) || bytes.Contains(b, qemu) {
 			n++
 		}
 	}
