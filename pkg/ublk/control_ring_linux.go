@@ -265,6 +265,9 @@ func (l *controlLoop) submitQueued() (closed bool) {
 		if l.ring.Space() == 0 {
 			_ = l.ring.Submit()
 		}
+		if cmd.cancel && l.flight[cmd.slot] != cmd {
+			continue // it has ended by itself
+		}
 		s := l.ring.Next()
 		if cmd.cancel {
 			s.Cancel(uint64(cmd.slot))

@@ -5,6 +5,7 @@ package ublk
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -320,6 +321,39 @@ func TestFenceHoldsWhileAWriteIsInFlight(t *testing.T) {
 		t.Error(err)
 	}
 	<-ended
+}
+
+// A stop that waits for a request which nobody answers cannot be called back. Its
+// caller must get away all the same, and say so; other devices go on.
+func TestCommandTheKernelDoesNotLetGoOf(t *testing.T) {
+	c := control(t)
+	medium := &gatedRAM{ram: newRAM(4 << 20), entered: make(chan struct{}, 1), gate: make(chan struct{})}
+	s := serve(t, c, newTestRing(t, RingOptions{}), DeviceOptions{ID: -1}, ramParams(4<<20), FromBackend(medium))
+	f := s.disk(t)
+	b := aligned(t, 4096)
+	medium.armed.Store(true)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := f.WriteAt(b, 0)
+		ended <- err
+	}()
+	<-medium.entered
+	ctx, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer stop()
+	err := c.Stop(ctx, s.ID)
+	if !errors.Is(err, ErrWedged) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("stop with a request unanswered: %v", err)
+	}
+	if n := len(c.slots); n != slotCount-1 {
+		t.Errorf("%d of %d slots free, while the kernel has the memory of one", n, slotCount)
+	}
+	other := add(t, c, DeviceOptions{ID: -1})
+	if _, err := c.Info(ctxFor(t), other.ID); err != nil {
+		t.Errorf("another device: %v", err)
+	}
+	close(medium.gate)
+	<-ended
+	waitFor(t, "the stop to end", func() bool { return len(c.slots) == slotCount })
 }
 
 // gatedRAM holds up one write.
