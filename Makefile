@@ -99,13 +99,15 @@ test-cluster: report vm ## Tests in a Kubernetes cluster of guests
 bench: build vm ## Benchmarks of pkg/ublk in a guest
 	go test -tags ublk -run '^$$' -bench . -benchtime 2s -exec '$(CURDIR)/$(VM) exec --with csi-ublk=$(CURDIR)/bin/csi-ublk --' ./pkg/ublk
 
+include test/vm/vm.mk
+
 ##@ Check
 
 .PHONY: lint
 lint: ## go vet, staticcheck, and the repository's own rules
 	go vet ./...
-	go vet -tags ublk,helm,e2e,sanity ./...
-	go tool staticcheck -tags ublk,helm,e2e,sanity ./...
+	go vet -tags ublk,helm,e2e,sanity,rig ./...
+	go tool staticcheck -tags ublk,helm,e2e,sanity,rig ./...
 	go run ./test/lint
 
 GENERATED = $(shell git ls-files 'pkg/**/*.pb.go' 'pkg/**/zz_generated*.go' 'charts/csi-ublk/files/crds/*.yaml')
