@@ -124,7 +124,7 @@ func (s *Server) makeDevice(ctx context.Context, v *volume, spec attachSpec) (er
 	defer s.attaching.Release(1)
 	// A dead worker may have left writes behind, to this file too if it was
 	// attached before.
-	if err := s.workers.fences.wait(ctx); err != nil {
+	if err := s.awaitFences(ctx); err != nil {
 		return fmt.Errorf("wait for the file I/O of a dead worker: %w: %w", errUnavailable, err)
 	}
 	gen, err := s.workers.active(ctx)
@@ -242,7 +242,7 @@ const requiredFeatures = ublk.UserCopy | ublk.UserRecovery | ublk.UserRecoveryRe
 
 func attachment(info ublk.DeviceInfo, b backing, readOnly bool, slot uint32) worker.Attachment {
 	return worker.Attachment{
-		Device: info, Path: b.path, FileDevice: b.device, FileInode: b.inode, ReadOnly: readOnly, Slot: slot,
+		Device: info, Path: b.path, FileDevice: b.device, FileInode: b.inode, File: b.info, ReadOnly: readOnly, Slot: slot,
 	}
 }
 

@@ -172,11 +172,8 @@ func (s *Server) arm(ctx context.Context, r *recovery) error {
 // the file when its worker died is done again by the new worker, and so is
 // whatever overwrites it later; and then the first write arrives.
 func (s *Server) waitFences(ctx context.Context, v *volume) error {
-	if skipFences {
-		return nil
-	}
 	s.table.update(func() { v.message = "waiting for the file I/O of a dead worker" })
-	return s.workers.fences.wait(ctx)
+	return s.awaitFences(ctx)
 }
 
 // quiesceLimit bounds one wait for the kernel to notice that a worker is gone,

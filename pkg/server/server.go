@@ -83,6 +83,9 @@ type Server struct {
 	users    *users
 	metrics  *metrics
 	adopted  atomic.Bool
+	// awaitFences is fenceSet.wait; only the test that shows what happens
+	// without it replaces it.
+	awaitFences func(context.Context) error
 
 	attaching  *semaphore.Weighted
 	deleting   *semaphore.Weighted
@@ -151,6 +154,7 @@ func open(o Options, dir string) (_ *Server, err error) {
 	s.workers = newSupervisor(s.log, s.fenceDir, worker.ProcessOptions{
 		Command: o.WorkerCommand, Rings: o.Rings, Counters: s.counters,
 	}, s.metrics, func(*generation) { s.recoverLost() })
+	s.awaitFences = s.workers.fences.wait
 	s.metrics.registry.MustRegister(volumeCollector{s})
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	return s, nil

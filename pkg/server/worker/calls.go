@@ -15,7 +15,10 @@ type Attachment struct {
 	// it: any other file there is refused.
 	Path                  string
 	FileDevice, FileInode uint64
-	ReadOnly              bool
+	// File is what ublk.ProbeFile says of it; it must hold for as long as the
+	// device exists, whoever serves it.
+	File     ublk.FileInfo
+	ReadOnly bool
 	// Slot of the shared counters.
 	Slot uint32
 }
@@ -28,7 +31,7 @@ func (p *Process) Attach(ctx context.Context, a Attachment) error {
 	return p.call(ctx, request{
 		op: opAttach, device: d.ID, queues: d.Queues, depth: d.Depth, maxIOBytes: d.MaxIOBytes,
 		features: uint64(d.Features), slot: a.Slot, readOnly: a.ReadOnly,
-		fileDevice: a.FileDevice, fileInode: a.FileInode, path: a.Path,
+		fileDevice: a.FileDevice, fileInode: a.FileInode, file: a.File, path: a.Path,
 	})
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
 )
 
 // A frame is a 4-byte little-endian length and that many bytes: a kind, a
@@ -50,6 +52,7 @@ type request struct {
 	readOnly   bool
 	fileDevice uint64 // st_dev and st_ino the server saw
 	fileInode  uint64
+	file       ublk.FileInfo // what the server found out about the file
 	path       string
 }
 
@@ -123,14 +126,23 @@ func appendRequest(b []byte, r *request) []byte {
 	b = le.AppendUint32(b, r.maxIOBytes)
 	b = le.AppendUint64(b, r.features)
 	b = le.AppendUint32(b, r.slot)
-	var ro byte
-	if r.readOnly {
-		ro = 1
-	}
-	b = append(b, ro)
+	b = append(b, packBools(r.readOnly, r.file.Direct, r.file.PunchHole, r.file.ZeroRange))
 	b = le.AppendUint64(b, r.fileDevice)
 	b = le.AppendUint64(b, r.fileInode)
+	b = le.AppendUint64(b, uint64(r.file.SizeBytes))
+	b = le.AppendUint32(b, r.file.DirectOffsetBytes)
+	b = le.AppendUint32(b, r.file.DirectMemoryBytes)
 	return appendText(b, r.path)
+}
+
+// packBools makes the first value bit 0, and so on.
+func packBools(list ...bool) (b byte) {
+	for i, v := range list {
+		if v {
+			b |= 1 << i
+		}
+	}
+	return b
 }
 
 func appendResult(b []byte, r *result) []byte {
@@ -199,6 +211,14 @@ func (d *decoder) text() string {
 	return string(d.take(n))
 }
 
+func (d *decoder) bools(list ...*bool) {
+	b := d.u8()
+	for i, p := range list {
+		*p = b&(1<<i) != 0
+	}
+	d.bad = d.bad || b>>len(list) != 0
+}
+
 // open checks the frame's kind and returns how many messages follow.
 func (d *decoder) open(want frameKind) (int, error) {
 	k, n := frameKind(d.u8()), int(d.u16())
@@ -234,11 +254,11 @@ func decodeRequests(body []byte) ([]request, error) {
 		case opAttach:
 			r.queues, r.depth, r.maxIOBytes = d.u16(), d.u16(), d.u32()
 			r.features, r.slot = d.u64(), d.u32()
-			ro := d.u8()
-			r.readOnly = ro == 1
+			d.bools(&r.readOnly, &r.file.Direct, &r.file.PunchHole, &r.file.ZeroRange)
 			r.fileDevice, r.fileInode = d.u64(), d.u64()
+			r.file.SizeBytes = int64(d.u64())
+			r.file.DirectOffsetBytes, r.file.DirectMemoryBytes = d.u32(), d.u32()
 			r.path = d.text()
-			d.bad = d.bad || ro > 1
 		default:
 			return nil, fmt.Errorf("%w: operation %d", errFrame, r.op)
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
 )
 
 var allowUnexported = cmp.AllowUnexported(request{}, result{}, hello{})
@@ -27,7 +29,8 @@ func body(t testing.TB, frame []byte) []byte {
 func TestRequestsSurviveTheWire(t *testing.T) {
 	want := []request{
 		{seq: 1, op: opAttach, device: 7, queues: 2, depth: 64, maxIOBytes: 1 << 19, features: 0x98, slot: 5,
-			readOnly: true, fileDevice: 0x801, fileInode: 1 << 40, path: "/var/lib/csi-ublk/pools/p/volumes/v"},
+			readOnly: true, fileDevice: 0x801, fileInode: 1 << 40,
+			file: ublk.FileInfo{SizeBytes: 1 << 30, Direct: true, DirectOffsetBytes: 512, DirectMemoryBytes: 4, ZeroRange: true}, path: "/var/lib/csi-ublk/pools/p/volumes/v"},
 		{seq: 2, op: opDrain, device: 7},
 		{seq: 1 << 60, op: opClose, device: 1<<32 - 1},
 	}

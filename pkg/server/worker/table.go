@@ -144,7 +144,7 @@ func openTarget(r *request, c *ublk.Counters) (*os.File, ublk.Target, error) {
 		// worker must not forget that.
 		return f, ublk.FromBackend(failed{}), nil
 	}
-	target, err := ublk.File(f, ublk.FileOptions{})
+	target, err := ublk.File(f, ublk.FileOptions{Info: &r.file})
 	if err != nil {
 		f.Close()
 		return nil, nil, err

@@ -1,6 +1,0 @@
-//go:build ublk_nofence
-
-package server
-
-// skipFences breaks recovery on purpose; see test/kernel.
-const skipFences = true
