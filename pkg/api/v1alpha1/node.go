@@ -45,9 +45,12 @@ type KernelStatus struct {
 	DeleteKind string `json:"deleteKind,omitempty"`
 }
 
-// SlotStatus counts ublk devices.
+// SlotStatus counts ublk devices. Both are optional to the API server, since a
+// merge patch leaves out a count that is, as before, zero.
 type SlotStatus struct {
-	Max  int32 `json:"max"`
+	// +optional
+	Max int32 `json:"max"`
+	// +optional
 	Used int32 `json:"used"`
 }
 
