@@ -21,7 +21,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION:v%=%)
 VM := bin/vm
 RESULTS := out/test
 # The tiers that `make test` runs, in this order.
-TIERS := unit chart kernel-current kernel-fixed kernel-lts sanity cluster
+TIERS := unit chart apiserver kernel-current kernel-fixed kernel-lts sanity cluster
 
 # run runs one tier: it shows what `go test -json` says and keeps it for the count.
 run = bin/report run -o $(RESULTS) $(1) -- $(2)
@@ -65,10 +65,16 @@ test: ## Run all tiers; the last line counts
 test-unit: report ## Unit tests, with the race detector
 	$(call run,unit,env CGO_ENABLED=1 go test -race -timeout 5m -json ./...)
 
+# Where the tests find the programs of a control plane.
+apiserver = TEST_ASSET_ETCD=$$($(VM) tool etcd) TEST_ASSET_KUBE_APISERVER=$$($(VM) tool kube-apiserver)
+
 .PHONY: test-chart
-test-chart: report vm build ## Tests of the chart, with Helm
-	@echo "helm: $$($(VM) tool helm)"
-	$(call run,chart,env HELM=$$($(VM) tool helm) DRIVER=$(CURDIR)/bin/csi-ublk go test -tags helm -timeout 5m -json ./test/chart)
+test-chart: report vm build ## Tests of the chart, with Helm and a real API server
+	$(call run,chart,env HELM=$$($(VM) tool helm) DRIVER=$(CURDIR)/bin/csi-ublk $(apiserver) go test -tags helm -timeout 10m -json ./test/chart)
+
+.PHONY: test-apiserver
+test-apiserver: report vm ## The controller role against a real API server, with the race detector
+	$(call run,apiserver,env CGO_ENABLED=1 $(apiserver) go test -race -tags kube -timeout 10m -json ./test/apiserver)
 
 # Packages with tests behind the build tag ublk: those that need the driver.
 KERNEL_PACKAGES = $(shell git grep --untracked -lE '^//go:build .*\bublk\b' -- '*_test.go' | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
@@ -106,8 +112,8 @@ include test/vm/vm.mk
 .PHONY: lint
 lint: ## go vet, staticcheck, and the repository's own rules
 	go vet ./...
-	go vet -tags ublk,helm,e2e,sanity,rig ./...
-	go tool staticcheck -tags ublk,helm,e2e,sanity,rig ./...
+	go vet -tags ublk,helm,kube,e2e,sanity,rig ./...
+	go tool staticcheck -tags ublk,helm,kube,e2e,sanity,rig ./...
 	go run ./test/lint
 
 GENERATED = $(shell git ls-files 'pkg/**/*.pb.go' 'pkg/**/zz_generated*.go' 'charts/csi-ublk/files/crds/*.yaml')

@@ -95,9 +95,18 @@ func (d *deployment) startAPI() error {
 		ControlPlaneStartTimeout: 3 * time.Minute,
 		ControlPlaneStopTimeout:  time.Minute,
 	}
-	config, err := d.api.Start()
+	server := d.api.ControlPlane.GetAPIServer()
+	// The guest has no network, and so no address that could be found.
+	server.Configure().Set("advertise-address", "10.0.0.1")
+	log, err := os.Create(d.path("kube-apiserver.log"))
 	if err != nil {
 		return err
+	}
+	server.Out, server.Err = log, log
+	config, err := d.api.Start()
+	if err != nil {
+		text, _ := os.ReadFile(log.Name())
+		return fmt.Errorf("%w; its log:\n%s", err, text[max(0, len(text)-4000):])
 	}
 	if err := os.WriteFile(d.path("kubeconfig"), d.api.KubeConfig, 0o600); err != nil {
 		return err
