@@ -23,6 +23,8 @@ type ChartOptions struct {
 	Values []string
 	// Timeout bounds the wait for everything to be ready, as helm writes durations; "" means 3m.
 	Timeout string
+	// HideNotes leaves out the chart's notes.
+	HideNotes bool
 }
 
 // InstallChart installs the chart, or upgrades the release if there is one, with helm (built if the cache lacks it), and waits
@@ -39,6 +41,9 @@ func (i Inside) InstallChart(ctx context.Context, h *host.Host, repo string, o C
 		o.Timeout = "3m"
 	}
 	args := []string{helm.Path("helm"), "upgrade", "--install", Release, o.Chart, "--namespace", Release, "--create-namespace", "--wait", "--timeout", o.Timeout}
+	if o.HideNotes {
+		args = append(args, "--hide-notes")
+	}
 	for _, v := range o.Values {
 		args = append(args, "--values", v)
 	}

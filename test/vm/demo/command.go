@@ -31,6 +31,7 @@ fails ends the demo with its reason and exit status 1. The cluster stays up: "vm
 			return Run(cmd.Context(), h, o)
 		},
 	}
+	cmd.Flags().StringVar(&o.Name, "name", cluster.DefaultName, "name of the cluster (another one than the default is removed with: vm cluster down --name NAME)")
 	cmd.Flags().IntVar(&o.Nodes, "nodes", 0, "number of nodes (default 2, or 1 where memory is short)")
 	cmd.Flags().StringVar(&variant, "kernel", string(kernel.Current), "kernel of the nodes: current, fixed or lts")
 	cmd.Flags().StringVar(&o.Accel, "accel", "", "how nodes run: kvm, uml, tcg or auto (default $VM_ACCEL)")

@@ -25,6 +25,8 @@ var story string
 
 // Options says how the demo is run. The zero value is the default.
 type Options struct {
+	// Name is the cluster's; "" means cluster.DefaultName.
+	Name string
 	// Nodes is the number of nodes; 0 means 2, or 1 on a machine with little memory.
 	Nodes int
 	// Kernel is the nodes' kernel; "" means the current one.
@@ -40,6 +42,9 @@ type Options struct {
 // Run builds what is missing, starts the demo's cluster, installs the driver and plays the story. The cluster stays up, also
 // when a step fails: then the logs are collected and the error says where.
 func Run(ctx context.Context, h *host.Host, o Options) error {
+	if o.Name == "" {
+		o.Name = cluster.DefaultName
+	}
 	repo, err := kube.Repo()
 	if err != nil {
 		return err
@@ -54,7 +59,7 @@ func Run(ctx context.Context, h *host.Host, o Options) error {
 		// Whoever interrupts the demo does not want to look around.
 		down, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		return errors.Join(ctx.Err(), cluster.Remove(down, h, cluster.DefaultName))
+		return errors.Join(ctx.Err(), cluster.Remove(down, h, o.Name))
 	}
 	if err != nil {
 		dir := filepath.Join(repo, "out", "demo-logs")
@@ -68,7 +73,7 @@ func Run(ctx context.Context, h *host.Host, o Options) error {
 // start returns the demo's cluster with the driver's image on its nodes.
 func start(ctx context.Context, h *host.Host, repo string, o Options) (*cluster.Kept, error) {
 	if o.Again {
-		return cluster.Open(ctx, h, cluster.DefaultName)
+		return cluster.Open(ctx, h, o.Name)
 	}
 	dir, err := os.MkdirTemp("", "csi-ublk-demo")
 	if err != nil {
@@ -92,7 +97,7 @@ func start(ctx context.Context, h *host.Host, repo string, o Options) (*cluster.
 		nodes = nodesFor(availableMiB())
 	}
 	return cluster.Launch(ctx, h, cluster.Spec{
-		Name: cluster.DefaultName, Nodes: nodes, Kernel: o.Kernel, Accel: o.Accel, Images: []string{archive}, Repo: repo,
+		Name: o.Name, Nodes: nodes, Kernel: o.Kernel, Accel: o.Accel, Images: []string{archive}, Repo: repo,
 	})
 }
 

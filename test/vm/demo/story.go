@@ -48,7 +48,7 @@ type player struct {
 func (p *player) install(ctx context.Context, h *host.Host, repo string) error {
 	p.chapter("The driver is installed with its Helm chart")
 	fmt.Fprintf(p.out, "   $ helm upgrade --install %s charts/csi-ublk --namespace %s --create-namespace --wait\n", cluster.Release, cluster.Release)
-	if err := p.cluster.Inside.InstallChart(ctx, h, repo, cluster.ChartOptions{}, &indented{p.screen}); err != nil {
+	if err := p.cluster.Inside.InstallChart(ctx, h, repo, cluster.ChartOptions{HideNotes: true}, &indented{p.screen}); err != nil {
 		return err
 	}
 	if _, err := p.kubectl(ctx, "get pods -n "+cluster.Release+" -o wide"); err != nil {
@@ -209,8 +209,10 @@ func (p *player) stop(ctx context.Context) error {
 
 // deviceGone waits until the node has neither device nor mount of the volume.
 func (p *player) deviceGone(ctx context.Context) error {
-	return p.until(ctx, time.Minute, func(ctx context.Context) error {
-		out, err := p.cluster.Shell(ctx, p.node, "ls /sys/block | grep ^ublkb; ls /sys/class/ublk-char 2>/dev/null; grep /dev/ublkb /proc/mounts; true")
+	script := fmt.Sprintf("ls -d /sys/block/%[1]s /sys/class/ublk-char/%[2]s 2>/dev/null; grep -e '/dev/%[1]s ' -e '/%[3]s/' /proc/mounts; true",
+		p.device, strings.Replace(p.device, "ublkb", "ublkc", 1), p.volume)
+	return p.until(ctx, 2*time.Minute, func(ctx context.Context) error {
+		out, err := p.cluster.Shell(ctx, p.node, script)
 		if err == nil && strings.TrimSpace(out) != "" {
 			err = fmt.Errorf("device or mount is still there: %s", strings.TrimSpace(out))
 		}
