@@ -13,13 +13,6 @@ import (
 // has into the table, and starts its recovery; the rest is cleaned up in the
 // background. It does not wait for either.
 func (s *Server) adopt() error {
-	fences, err := openFences(s.fenceDir)
-	if err != nil {
-		return err
-	}
-	for _, f := range fences {
-		s.workers.fences.add(f)
-	}
 	o, damaged, err := s.observe()
 	if err != nil {
 		return err
@@ -88,7 +81,7 @@ func (s *Server) carryOut(st step) {
 }
 
 func (s *Server) volumeOf(st step) *volume {
-	v := &volume{entry: *st.entry, info: *st.device, state: serverv1.Device_RECOVERING, message: "adopted"}
+	v := &volume{entry: *st.entry, info: *st.device, slot: noSlot, state: serverv1.Device_RECOVERING, message: "adopted"}
 	if p, err := s.kernel.params(st.device.ID); err == nil {
 		v.major, v.minor = p.DiskMajor, p.DiskMinor
 	} else {
@@ -100,11 +93,12 @@ func (s *Server) volumeOf(st step) *volume {
 func (s *Server) adoptVolume(st step) {
 	v := s.volumeOf(st)
 	slot, ok := s.table.takeSlot()
-	if !ok {
+	if ok {
+		v.slot = slot
+	} else {
 		v.state, v.message = serverv1.Device_FAILED, fmt.Sprintf("more volumes were attached than the %d devices allowed now", s.options.MaxDevices)
 	}
-	v.slot = slot
-	if c, err := s.counters.At(slot); err == nil && ok && st.entry.Failure != "" {
+	if c, err := s.counters.At(v.slot); err == nil && st.entry.Failure != "" {
 		// Its flush failed under a former server: it stays failed.
 		c.Failed.Store(1)
 	}
@@ -114,7 +108,7 @@ func (s *Server) adoptVolume(st step) {
 // deleteLeftover stops and deletes a device that nobody was given. As long as
 // somebody has its disk open all the same it stays, and is reported.
 func (s *Server) deleteLeftover(st step) {
-	r := &release{id: st.device.ID, slot: -1, done: make(chan struct{})}
+	r := &release{id: st.device.ID, slot: noSlot, done: make(chan struct{})}
 	if st.entry != nil {
 		r.entry = *st.entry
 	}

@@ -38,7 +38,24 @@ func (k *kernel) do(op string, f func(context.Context) error) error {
 	return err
 }
 
-// wedgedMessage is "" as long as every command was answered in time.
+// recheck tries a command that needs what a stuck one may hold, the driver's
+// global mutex, and takes the mark away if it is answered.
+func (k *kernel) recheck(owner uint64) error {
+	info, err := k.add(ublk.DeviceOptions{ID: -1, Depth: 1, Owner: owner})
+	if err != nil {
+		return err
+	}
+	if err := k.delete(info.ID); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.wedged = ""
+	k.mu.Unlock()
+	k.metrics.wedged.Set(0)
+	return nil
+}
+
+// wedgedMessage is "" as long as commands are answered in time.
 func (k *kernel) wedgedMessage() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -17,14 +17,14 @@ import (
 type release struct {
 	entry  entry // Volume is "" for a device without an entry
 	id     uint32
-	slot   int64 // -1 without
+	slot   uint32
 	worker *generation
 	done   chan struct{}
 }
 
 // release takes over the device of a stopped volume.
 func (s *Server) release(v *volume) *release {
-	r := &release{entry: v.entry, id: v.info.ID, slot: int64(v.slot), worker: v.worker, done: make(chan struct{})}
+	r := &release{entry: v.entry, id: v.info.ID, slot: v.slot, worker: v.worker, done: make(chan struct{})}
 	removeBlockNode(v.info.BlockPath(), v.major, v.minor)
 	s.startRelease(r)
 	return r
@@ -39,9 +39,7 @@ func (s *Server) startRelease(r *release) {
 		if !s.letGo(r) {
 			return // the server ends: the next one finds the entry
 		}
-		if r.slot >= 0 {
-			s.table.freeSlot(uint32(r.slot))
-		}
+		s.table.freeSlot(r.slot)
 		s.table.update(func() { delete(s.table.releasing, r.id) })
 		if r.entry.Volume == "" {
 			return

@@ -164,6 +164,14 @@ func (s *Server) run(ctx context.Context) error {
 	if err := raiseKernelLimit(maxDevicesPath, s.options.MaxDevices); err != nil {
 		s.log.Warn("device limit of the driver stays", "error", err)
 	}
+	// Before there are workers of our own, whose fences are not to be waited for.
+	fences, err := openFences(s.fenceDir)
+	if err != nil {
+		return err
+	}
+	for _, f := range fences {
+		s.workers.fences.add(f)
+	}
 	workersCtx, stopWorkers := context.WithCancel(context.Background())
 	var workersDone sync.WaitGroup
 	workersDone.Go(func() { s.workers.run(workersCtx) })
@@ -180,6 +188,7 @@ func (s *Server) run(ctx context.Context) error {
 	}
 	s.adopted.Store(true)
 	s.background.Go(s.watchVolumes)
+	s.background.Go(s.watchKernel)
 	s.background.Go(func() {
 		kind, err := s.probeKind()
 		s.log.Info("kernel probed", "release", kernelRelease(), "deleteKind", kind, "error", fmt.Sprint(err))
@@ -196,7 +205,8 @@ func (s *Server) probeKind() (string, error) {
 			return ublk.DeleteUnknown.String(), err
 		}
 	}
-	err := s.kernel.probeDeleteKind(ctx)
+	// Not to be cut short by the server's end: it has devices of its own.
+	err := s.kernel.probeDeleteKind(context.WithoutCancel(ctx))
 	return s.kernel.deleteKind().String(), err
 }
 

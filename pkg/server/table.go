@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 
@@ -103,7 +104,8 @@ func (t *table) takeForRecovery(v *volume) *recovery {
 	if t.volumes[v.entry.Volume] != v || v.op != "" || v.worker != nil && !v.worker.isLost() {
 		return nil
 	}
-	if v.state != serverv1.Device_LIVE && v.state != serverv1.Device_RECOVERING {
+	// One that lost a flush is served, too: EIO is better than no answer.
+	if v.state != serverv1.Device_LIVE && v.state != serverv1.Device_RECOVERING && v.entry.Failure == "" {
 		return nil
 	}
 	v.op, v.state, v.message = opRecover, serverv1.Device_RECOVERING, "the worker is gone"
@@ -142,6 +144,9 @@ func (t *table) drop(v *volume) {
 	}
 }
 
+// noSlot is of a volume that is not served.
+const noSlot = math.MaxUint32
+
 // takeSlot reserves a slot of the counters; each device in existence has one.
 func (t *table) takeSlot() (uint32, bool) {
 	t.mu.Lock()
@@ -155,6 +160,9 @@ func (t *table) takeSlot() (uint32, bool) {
 }
 
 func (t *table) freeSlot(slot uint32) {
+	if slot == noSlot {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.slots = append(t.slots, slot)

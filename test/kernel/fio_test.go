@@ -20,7 +20,7 @@ type load struct {
 func startLoad(t *testing.T, file, size string, more ...string) *load {
 	t.Helper()
 	args := append([]string{
-		"--name=verify", "--filename=" + file, "--size=" + size, "--rw=randwrite", "--bs=4k", "--direct=1",
+		"--name=load", "--filename=" + file, "--size=" + size, "--rw=randwrite", "--bs=4k", "--direct=1",
 		"--ioengine=libaio", "--iodepth=16", "--verify=crc32c", "--verify_fatal=1", "--verify_backlog=256", "--randrepeat=0",
 		"--exitall_on_error=1",
 	}, more...)

@@ -3,12 +3,12 @@
 package kernel
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -174,28 +174,29 @@ func (n *node) worker() int {
 	n.t.Helper()
 	found := 0
 	n.eventually("a worker to serve", func() error {
-		links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
-		for _, l := range links {
-			if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, "/dev/ublkc") {
-				if _, err := fmt.Sscanf(l, "/proc/%d/", &found); err == nil && parent(found) == n.server.Process.Pid {
+		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", n.server.Process.Pid))
+		for _, list := range lists {
+			b, _ := os.ReadFile(list)
+			for _, pid := range strings.Fields(string(b)) {
+				if servesDevices(pid) {
+					found, _ = strconv.Atoi(pid)
 					return nil
 				}
 			}
 		}
-		return fmt.Errorf("no process has a char device open")
+		return fmt.Errorf("no worker has a char device open")
 	})
 	return found
 }
 
-func parent(pid int) int {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
+func servesDevices(pid string) bool {
+	fds, _ := filepath.Glob("/proc/" + pid + "/fd/*")
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && strings.HasPrefix(to, "/dev/ublkc") {
+			return true
+		}
 	}
-	var ppid int
-	_, rest, _ := bytes.Cut(b, []byte(") "))
-	_, _ = fmt.Sscanf(string(rest), "%c %d", new(rune), &ppid)
-	return ppid
+	return false
 }
 
 func (n *node) ctx() context.Context {

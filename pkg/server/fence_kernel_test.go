@@ -1,0 +1,177 @@
+//go:build ublk && linux
+
+package server
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+)
+
+const volumeBytes = 16 << 20
+
+// A write is with the disk when its worker is killed. The new worker does it
+// again, the user overwrites it and is told that it is done; then the first one
+// lands. The fence keeps the order; the test without it shows that the loss is
+// real, and that this test would see it.
+func TestAWriteOfADeadWorkerNeverLandsOnANewerOne(t *testing.T) {
+	for name, c := range map[string]struct {
+		fenced bool
+		want   byte
+	}{
+		"with the fence the newer write stays":     {true, 'B'},
+		"without it the newer write would be lost": {false, 'A'},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, disk, user := slowVolume(t, c.fenced)
+			first, second := block('A'), block('B')
+			disk.keep(first[:512])
+			written := make(chan error, 1)
+			go func() { written <- write(user, first) }()
+			wait(t, "the write to reach the disk", disk.kept)
+			kill(t, s, "v")
+			if c.fenced {
+				time.Sleep(2 * time.Second)
+				if d, _ := s.table.get("v"); d.State != serverv1.Device_RECOVERING {
+					t.Errorf("with the old write under way the volume is %s", d.State)
+				}
+				close(disk.release)
+			}
+			waitFor(t, "the volume to be live", func() bool { d, _ := s.table.get("v"); return d.State == serverv1.Device_LIVE })
+			if err := <-written; err != nil {
+				t.Fatal(err)
+			}
+			if err := write(user, second); err != nil {
+				t.Fatal(err)
+			}
+			if !c.fenced {
+				close(disk.release)
+			}
+			wait(t, "the old write to land", disk.landed)
+			if got := read(t, user); !bytes.Equal(got, block(c.want)) {
+				t.Errorf("after an acknowledged write of B the disk reads %q, want %q", got[:4], c.want)
+			}
+		})
+	}
+}
+
+// The next server must keep the fence of the one that was killed.
+func TestAFenceOutlivesItsServer(t *testing.T) {
+	s, disk, user := slowVolume(t, true)
+	first := block('A')
+	disk.keep(first[:512])
+	written := make(chan error, 1)
+	go func() { written <- write(user, first) }()
+	wait(t, "the write to reach the disk", disk.kept)
+	kill(t, s, "v")
+	// What a new server does with what it finds, while the old one has the lock.
+	found, err := openFences(s.fenceDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := 0
+	for _, f := range found {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		if f.wait(ctx) != nil {
+			up++
+		}
+		cancel()
+		f.close()
+	}
+	if up == 0 {
+		t.Error("no fence is up while a write is under way")
+	}
+	close(disk.release)
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+}
+
+// slowVolume is a live volume on a slow disk; its blocks are all written, so
+// that a write to it is one write of the disk.
+func slowVolume(t *testing.T, fenced bool) (*Server, *slowDisk, *os.File) {
+	t.Helper()
+	disk := newSlowDisk(t, 400<<20)
+	command(t, "mkfs.xfs", "-q", "-K", disk.path)
+	s := startServer(t, func(s *Server) {
+		if !fenced {
+			s.awaitFences = func(context.Context) error { return nil }
+		}
+	})
+	pool := filepath.Join(s.poolsDir, "p")
+	if err := unix.Mount(disk.path, pool, "xfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { command(t, "umount", pool) })
+	path := filepath.Join(pool, "v")
+	if err := os.WriteFile(path, make([]byte, volumeBytes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "sync", "-f", pool)
+	d, err := s.attach(t.Context(), attachSpec{volume: "v", path: path, queues: 1, depth: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, err := os.OpenFile(d.Path, os.O_RDWR|unix.O_DIRECT, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		user.Close()
+		if err := s.detach(context.Background(), "v"); err != nil {
+			t.Error(err)
+		}
+		waitFor(t, "the device to go", func() bool { return s.table.releasingCount() == 0 })
+	})
+	return s, disk, user
+}
+
+func kill(t *testing.T, s *Server, volume string) {
+	t.Helper()
+	s.table.mu.Lock()
+	pid := s.table.volumes[volume].worker.proc.Pid()
+	s.table.mu.Unlock()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wait(t *testing.T, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(time.Minute):
+		t.Fatalf("waited a minute for %s", what)
+	}
+}
+
+// block is one block, aligned for direct I/O.
+func block(b byte) []byte {
+	mem := make([]byte, 8192)
+	p := mem[4096-int(uintptr(unsafe.Pointer(&mem[0]))%4096):][:4096]
+	copy(p, bytes.Repeat([]byte{b}, 4096))
+	return p
+}
+
+func write(f *os.File, b []byte) error {
+	_, err := f.WriteAt(b, 1<<20)
+	return err
+}
+
+func read(t *testing.T, f *os.File) []byte {
+	t.Helper()
+	b := block(0)
+	if _, err := f.ReadAt(b, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
