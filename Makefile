@@ -90,12 +90,9 @@ test-kernel-fixed: report vm build
 test-kernel-lts: report vm build
 	$(call kernel,lts,-short)
 
-# The programs that the sanity tier has in its guest.
-with = --with $(1)=$$($(VM) tool $(1))
-
 .PHONY: test-sanity
-test-sanity: report vm build ## The community's csi-sanity against the real driver in a guest
-	$(call run,sanity,go test -tags sanity -timeout 30m -json -exec "$(CURDIR)/$(VM) exec --memory 2048 --with csi-ublk=$(CURDIR)/bin/csi-ublk $(call with,csi-sanity) $(call with,etcd) $(call with,kube-apiserver) --" ./test/sanity)
+test-sanity: report vm ## The community's csi-sanity against the real driver on a node
+	$(call run,sanity,test/sanity/run)
 
 .PHONY: test-cluster
 test-cluster: report vm ## Tests in a Kubernetes cluster of guests

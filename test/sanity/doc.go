@@ -1,9 +1,8 @@
-// Package sanity runs the community's csi-sanity against the driver as it is: the
-// controller role on a real API server, the node role, and the device server with
-// its workers on a real ublk driver, all in one guest. Nothing is mocked but the
-// kubelet, whose part csi-sanity plays.
+// Package sanity runs the community's csi-sanity against the driver as the chart
+// installs it: controller, node and device server in pods on a node with a real
+// ublk driver. Nothing is mocked but the kubelet's calls, which csi-sanity makes.
 //
-// The tests carry the build tag sanity and need root, a blank disk /dev/data, and
-// csi-ublk, csi-sanity, etcd and kube-apiserver in PATH; make test-sanity brings
-// all of that.
+// The tests carry the build tag sanity and run on that node as root, with
+// csi-sanity in PATH. SANITY_CONTROLLER and SANITY_NODE are the sockets of the two
+// CSI services; test/sanity/run finds them, in a cluster of the rig's own.
 package sanity
