@@ -76,18 +76,19 @@ func TestExhaustedPool(t *testing.T) {
 
 // TestImpossibleClaims: what can't be had says why and leaves nothing behind.
 func TestImpossibleClaims(t *testing.T) {
-	for name, c := range map[string]struct {
+	for _, c := range []struct {
+		name         string
 		parameters   map[string]string
 		fsType, size string
 		says         string
 	}{
-		"an unknown class parameter":  {parameters: map[string]string{"colour": "red"}, size: "1Gi", says: "colour"},
-		"an unknown file system":      {fsType: "ntfs", size: "1Gi", says: "ntfs"},
-		"a pool that no node has":     {parameters: map[string]string{"pool": "nowhere"}, size: "1Gi", says: "nowhere"},
-		"more than any node can hold": {size: "100Ti", says: "free"},
-		"too small for xfs":           {fsType: "xfs", size: "64Mi", says: "xfs"},
+		{name: "an unknown class parameter", parameters: map[string]string{"colour": "red"}, size: "1Gi", says: "colour"},
+		{name: "an unknown file system", fsType: "ntfs", size: "1Gi", says: "ntfs"},
+		{name: "a pool that no node has", parameters: map[string]string{"pool": "nowhere"}, size: "1Gi", says: "nowhere"},
+		{name: "more than any node can hold", size: "100Ti", says: "free"},
+		{name: "too small for xfs", fsType: "xfs", size: "64Mi", says: "xfs"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			namespace := newNamespace(t)
 			class := newClass(t, storagev1.VolumeBindingImmediate, c.fsType, c.parameters)
 			claim := newClaim(t, namespace, "data", class, c.size, corev1.PersistentVolumeFilesystem)

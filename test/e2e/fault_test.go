@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -29,16 +28,19 @@ func TestDriverRestarts(t *testing.T) {
 	start(t, pod)
 	helper := onNode(t, namespace, pod.Spec.NodeName)
 
-	for name, fault := range map[string]func(t *testing.T){
-		"the node plugin's pod is deleted":    func(t *testing.T) { replacePod(t, "node", pod.Spec.NodeName) },
-		"the server's pod is deleted":         func(t *testing.T) { replacePod(t, "server", pod.Spec.NodeName) },
-		"the worker is killed":                func(t *testing.T) { kill(t, helper, "worker") },
-		"the server is killed":                func(t *testing.T) { kill(t, helper, "server") },
-		"the controller's leader pod is gone": func(t *testing.T) { replacePod(t, "controller", "") },
+	for _, fault := range []struct {
+		name   string
+		strike func(t *testing.T)
+	}{
+		{"the worker is killed", func(t *testing.T) { kill(t, helper, "worker") }},
+		{"the server is killed", func(t *testing.T) { kill(t, helper, "server") }},
+		{"the server's pod is deleted", func(t *testing.T) { replacePod(t, "server", pod.Spec.NodeName) }},
+		{"the node plugin's pod is deleted", func(t *testing.T) { replacePod(t, "node", pod.Spec.NodeName) }},
+		{"a controller pod is deleted", func(t *testing.T) { replacePod(t, "controller", "") }},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(fault.name, func(t *testing.T) {
 			advances(t, pod, "before")
-			fault(t)
+			fault.strike(t)
 			advances(t, pod, "after")
 		})
 	}
@@ -52,7 +54,7 @@ func TestDriverRestarts(t *testing.T) {
 func advances(t *testing.T, pod *corev1.Pod, when string) {
 	t.Helper()
 	at := run(t, pod, "cat /tmp/at")
-	eventually(t, 90*time.Second, "the writer gets on "+when+" the fault", func(ctx context.Context) error {
+	eventually(t, podStarts, "the writer gets on "+when+" the fault", func(ctx context.Context) error {
 		out, err := exec(ctx, pod, "if test -e /tmp/failed; then cat /tmp/failed; exit 1; fi; cat /tmp/at")
 		if err != nil {
 			return fmt.Errorf("%s: %w", out, err)
@@ -71,7 +73,8 @@ func replacePod(t *testing.T, component, node string) {
 	if err := s.Delete(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 2*time.Minute, component+" is ready again", func(ctx context.Context) error {
+	eventually(t, podStarts, component+" is ready again", func(ctx context.Context) error {
+		replaced := false
 		var pods corev1.PodList
 		if err := s.List(ctx, &pods, client.InNamespace(s.namespace), client.MatchingLabels{
 			"app.kubernetes.io/name": "csi-ublk", "app.kubernetes.io/component": component}); err != nil {
@@ -84,11 +87,15 @@ func replacePod(t *testing.T, component, node string) {
 			if node != "" && p.Spec.NodeName != node {
 				continue
 			}
+			replaced = true
 			for _, c := range p.Status.Conditions {
 				if c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue {
 					return fmt.Errorf("pod %s is not ready: %s", p.Name, c.Message)
 				}
 			}
+		}
+		if !replaced {
+			return fmt.Errorf("no pod yet")
 		}
 		return nil
 	})

@@ -19,19 +19,20 @@ func TestLifecycle(t *testing.T) {
 		fs    = corev1.PersistentVolumeFilesystem
 		block = corev1.PersistentVolumeBlock
 	)
-	for name, c := range map[string]struct {
+	for _, c := range []struct {
+		name    string
 		binding storagev1.VolumeBindingMode
 		mode    corev1.PersistentVolumeMode
 		fsType  string
 	}{
-		"ext4 bound when a pod needs it":  {storagev1.VolumeBindingWaitForFirstConsumer, fs, "ext4"},
-		"ext4 bound at once":              {storagev1.VolumeBindingImmediate, fs, "ext4"},
-		"xfs bound when a pod needs it":   {storagev1.VolumeBindingWaitForFirstConsumer, fs, "xfs"},
-		"xfs bound at once":               {storagev1.VolumeBindingImmediate, fs, "xfs"},
-		"block bound when a pod needs it": {storagev1.VolumeBindingWaitForFirstConsumer, block, ""},
-		"block bound at once":             {storagev1.VolumeBindingImmediate, block, ""},
+		{"ext4 bound when a pod needs it", storagev1.VolumeBindingWaitForFirstConsumer, fs, "ext4"},
+		{"ext4 bound at once", storagev1.VolumeBindingImmediate, fs, "ext4"},
+		{"xfs bound when a pod needs it", storagev1.VolumeBindingWaitForFirstConsumer, fs, "xfs"},
+		{"xfs bound at once", storagev1.VolumeBindingImmediate, fs, "xfs"},
+		{"block bound when a pod needs it", storagev1.VolumeBindingWaitForFirstConsumer, block, ""},
+		{"block bound at once", storagev1.VolumeBindingImmediate, block, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			namespace := newNamespace(t)
 			class := newClass(t, c.binding, c.fsType, nil)
 			claim := newClaim(t, namespace, "data", class, "512Mi", c.mode)
@@ -90,7 +91,7 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-// TestSpaceComes back: what a volume took is free again, and counted so.
+// TestSpaceComesBack: what a volume took is free again, and counted so.
 func TestSpaceComesBack(t *testing.T) {
 	namespace := newNamespace(t)
 	class := newClass(t, storagev1.VolumeBindingImmediate, "ext4", nil)

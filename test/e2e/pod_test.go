@@ -25,6 +25,9 @@ const (
 	devicePath = "/dev/data"
 )
 
+// podStarts bounds a pod's start: a busy machine that emulates its nodes takes its time.
+const podStarts = 4 * time.Minute
+
 // podUsing returns a pod that sleeps with the claim as its volume.
 func podUsing(namespace, name, claim string, mode corev1.PersistentVolumeMode) *corev1.Pod {
 	container := corev1.Container{
@@ -60,7 +63,7 @@ func start(t *testing.T, pod *corev1.Pod) {
 
 func running(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
-	eventually(t, 2*time.Minute, "pod "+pod.Name+" is Running", func(ctx context.Context) error {
+	eventually(t, podStarts, "pod "+pod.Name+" is Running", func(ctx context.Context) error {
 		if err := s.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
 			return err
 		}
@@ -94,7 +97,7 @@ func gone(t *testing.T, obj client.Object) {
 	})
 }
 
-// run executes a shell script in a pod and returns its output, trimmed.
+// run executes a shell script in a pod and returns its standard output, trimmed.
 func run(t *testing.T, pod *corev1.Pod, script string) string {
 	t.Helper()
 	out, err := exec(t.Context(), pod, script)
@@ -118,7 +121,10 @@ func exec(ctx context.Context, pod *corev1.Pod, script string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var out bytes.Buffer
-	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &out})
-	return strings.TrimSpace(out.String()), err
+	// Two buffers: the streams are copied side by side.
+	var out, problem bytes.Buffer
+	if err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &problem}); err != nil {
+		return strings.TrimSpace(out.String() + problem.String()), err
+	}
+	return strings.TrimSpace(out.String()), nil
 }
