@@ -30,6 +30,10 @@ func TestExhaustedPool(t *testing.T) {
 	if err := s.List(t.Context(), &nodes); err != nil {
 		t.Fatal(err)
 	}
+	var others v1alpha1.UblkVolumeList
+	if err := s.List(t.Context(), &others); err != nil {
+		t.Fatal(err)
+	}
 	var fillers []*corev1.PersistentVolumeClaim
 	var pods []*corev1.Pod
 	for i, n := range nodes.Items {
@@ -38,8 +42,14 @@ func TestExhaustedPool(t *testing.T) {
 			t.Fatal(err)
 		}
 		// all but 256 MiB: sparse, so this costs no bytes
+		size := pool.CapacityBytes - pool.ReclaimingBytes - 256<<20
+		for _, v := range others.Items {
+			if v.Spec.Node == n.Name && v.Spec.Pool == pool.Name {
+				size -= v.Spec.CapacityBytes
+			}
+		}
 		name := fmt.Sprintf("filler-%d", i)
-		fillers = append(fillers, newClaim(t, namespace, name, class, fmt.Sprint(pool.CapacityBytes-pool.ReclaimingBytes-256<<20), fs))
+		fillers = append(fillers, newClaim(t, namespace, name, class, fmt.Sprint(size), fs))
 		pod := podUsing(namespace, name, name, fs)
 		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: n.Name}
 		pods = append(pods, pod)
