@@ -115,7 +115,9 @@ func capacityOf(t *testing.T, node, pool string) int64 {
 	if node != "" {
 		r.AccessibleTopology = &csi.Topology{Segments: map[string]string{driver.TopologyKey: node}}
 	}
-	got, err := leader.GetCapacity(t.Context(), r)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	got, err := leader.GetCapacity(ctx, r)
 	must(t, err)
 	return got.AvailableCapacity
 }

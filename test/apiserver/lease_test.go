@@ -77,7 +77,8 @@ func TestLease(t *testing.T) {
 
 	// In order: the lease is released, the next has it at once.
 	if err := first.stop(); err != nil {
-		t.Errorf("SIGTERM: %v, want exit code 0", err)
+		log, _ := os.ReadFile(first.log)
+		t.Errorf("SIGTERM: %v, want exit code 0\n%s", err, log)
 	}
 	takeover(second, 5*time.Second)
 	fill()
@@ -87,7 +88,7 @@ func TestLease(t *testing.T) {
 	standby(t, third)
 	must(t, second.cmd.Process.Kill())
 	<-second.exited
-	takeover(third, 20*time.Second)
+	takeover(third, 45*time.Second)
 	fill()
 
 	// Lost: somebody else holds it. The process ends by itself, with calls cut.
@@ -101,11 +102,11 @@ func TestLease(t *testing.T) {
 		if code := third.cmd.ProcessState.ExitCode(); code != 1 {
 			t.Errorf("ended with code %d, want 1", code)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(45 * time.Second):
 		t.Error("a replica without the lease goes on")
 	}
 	last, err := startReplica(filepath.Join(filepath.Dir(kubeconfig), "last"))
 	must(t, err)
-	takeover(last, 30*time.Second)
+	takeover(last, 45*time.Second)
 	fill()
 }

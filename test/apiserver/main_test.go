@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -58,6 +59,8 @@ func run(m *testing.M) (code int, err error) {
 		Scheme:                scheme,
 		CRDDirectoryPaths:     []string{"../../charts/csi-ublk/files/crds"},
 		ErrorIfCRDPathMissing: true,
+		// Seconds on an idle machine; a loaded one must not fail for that.
+		ControlPlaneStartTimeout: 3 * time.Minute,
 	}
 	cfg, err := env.Start()
 	if err != nil {
@@ -80,6 +83,12 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() {
+		select {
+		case <-leader.exited:
+			log, _ := os.ReadFile(leader.log)
+			fmt.Fprintf(os.Stderr, "the leader ended by itself: %v\n%s\n", leader.err, log)
+		default:
+		}
 		if stopErr := leader.stop(); err == nil {
 			err = stopErr
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -40,13 +41,22 @@ func startReplica(dir string) (*replica, error) {
 	defer log.Close()
 	endpoint := "unix://" + filepath.Join(dir, "csi.sock")
 	r.cmd = exec.Command(binary, "controller", "--kubeconfig", kubeconfig, "--endpoint", endpoint, "--http-address", "127.0.0.1:0",
-		"--leader-election-namespace", "default", "--lease-duration", "6s", "--log-level", "debug")
+		"--leader-election-namespace", "default", "--log-level", "debug")
 	r.cmd.Stdout, r.cmd.Stderr = log, log
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := r.cmd.Start(); err != nil {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // Pdeathsig is the death of this very thread
+		err := r.cmd.Start()
+		started <- err
+		if err == nil {
+			r.err = r.cmd.Wait()
+			close(r.exited)
+		}
+	}()
+	if err := <-started; err != nil {
 		return nil, err
 	}
-	go func() { r.err = r.cmd.Wait(); close(r.exited) }()
 	if r.conn, err = grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true))); err != nil {
 		return nil, errors.Join(err, r.stop())
 	}

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
 	"github.com/csi-ublk/csi-ublk/pkg/capacity"
@@ -178,7 +179,9 @@ func answered(v *v1alpha1.UblkVolume, condition string) *metav1.Condition {
 // long as ctx allows, and answers RESOURCE_EXHAUSTED with why: final, and the
 // scheduler picks another node.
 func (s *Service) giveUp(ctx context.Context, v *v1alpha1.UblkVolume, why string) error {
-	if err := s.delete(ctx, v); err != nil {
+	// Exactly what was looked at: it may have become ready since, and the next
+	// call then finds it so.
+	if err := s.delete(ctx, v, client.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}); err != nil {
 		return err
 	}
 	s.awaitGone(ctx, v)

@@ -59,8 +59,9 @@ func (s *Service) remove(ctx context.Context, v *v1alpha1.UblkVolume) error {
 		return s.forget(ctx, v)
 	}
 	if v.DeletionTimestamp == nil && v.Spec.State != v1alpha1.VolumeAbsent {
-		if err := s.setState(ctx, v, v1alpha1.VolumeAbsent); err != nil {
-			return err
+		// On top of whatever the node writes meanwhile.
+		if err := s.setState(ctx, v, v1alpha1.VolumeAbsent, client.MergeFrom(v.DeepCopy())); err != nil {
+			return apiError(err)
 		}
 	}
 	if why := s.silence(v.Spec.Node); why != "" {
@@ -118,27 +119,40 @@ func (s *Service) awaitRemoved(ctx context.Context, v *v1alpha1.UblkVolume) erro
 	return s.deleteSeen(ctx, last)
 }
 
-// takeBack undoes the request to remove a volume that is in use. If the node
-// removed it meanwhile, that counts: the write conflicts, and the caller's next
-// try finds it gone. The deletion of the object itself can't be undone.
+// takeBack undoes the request to remove a volume that is in use. The deletion of
+// the object itself can't be undone.
 func (s *Service) takeBack(ctx context.Context, v *v1alpha1.UblkVolume) error {
 	why := answered(v, v1alpha1.VolumeInUse).Message
 	then := "nothing was removed"
+	for v.DeletionTimestamp == nil {
+		// Not over a change that was not looked at: the node may have removed the
+		// volume after all.
+		err := s.setState(ctx, v, v1alpha1.VolumePresent, client.MergeFromWithOptions(v.DeepCopy(), client.MergeFromWithOptimisticLock{}))
+		if err == nil {
+			break
+		}
+		if !apierrors.IsConflict(err) {
+			return apiError(err)
+		}
+		now, err := s.live(ctx, v.Name)
+		if err != nil || now == nil || now.UID != v.UID {
+			return err
+		}
+		if v = now; !controllerutil.ContainsFinalizer(v, v1alpha1.VolumeFinalizer) {
+			return s.deleteSeen(ctx, v)
+		}
+	}
 	if v.DeletionTimestamp != nil {
 		then = "its UblkVolume is being deleted, and is gone when nobody uses it any more"
-	} else if err := s.setState(ctx, v, v1alpha1.VolumePresent); err != nil {
-		return err
 	}
 	return status.Errorf(codes.FailedPrecondition, "volume %q is in use on node %s (%s): %s. Delete the pod that uses it first", v.Name, v.Spec.Node, why, then)
 }
 
-// setState writes spec.state on top of exactly the object that v is, and makes v
-// what was written.
-func (s *Service) setState(ctx context.Context, v *v1alpha1.UblkVolume, state v1alpha1.VolumeState) error {
-	before := v.DeepCopy()
+// setState writes spec.state as a patch, and makes v what was written.
+func (s *Service) setState(ctx context.Context, v *v1alpha1.UblkVolume, state v1alpha1.VolumeState, patch client.Patch) error {
 	v.Spec.State = state
-	if err := s.o.Client.Patch(ctx, v, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return apiError(fmt.Errorf("set UblkVolume %s to %s: %w", v.Name, state, err))
+	if err := s.o.Client.Patch(ctx, v, patch); err != nil {
+		return fmt.Errorf("set UblkVolume %s to %s: %w", v.Name, state, err)
 	}
 	return nil
 }
@@ -146,7 +160,7 @@ func (s *Service) setState(ctx context.Context, v *v1alpha1.UblkVolume, state v1
 // deleteSeen deletes an object that nothing holds any more, and waits until the
 // cache shows it: the next call for the name must not find a shadow.
 func (s *Service) deleteSeen(ctx context.Context, v *v1alpha1.UblkVolume) error {
-	if err := s.delete(ctx, v); err != nil {
+	if err := s.delete(ctx, v, client.Preconditions{UID: &v.UID}); err != nil {
 		return err
 	}
 	s.awaitGone(ctx, v)
@@ -160,7 +174,7 @@ func (s *Service) awaitGone(ctx context.Context, v *v1alpha1.UblkVolume) {
 // forget removes the object of a volume whose node no longer exists: there is
 // nobody left to remove the file.
 func (s *Service) forget(ctx context.Context, v *v1alpha1.UblkVolume) error {
-	if err := s.delete(ctx, v); err != nil {
+	if err := s.delete(ctx, v, client.Preconditions{UID: &v.UID}); err != nil {
 		return err
 	}
 	defer s.awaitGone(ctx, v)
@@ -168,19 +182,18 @@ func (s *Service) forget(ctx context.Context, v *v1alpha1.UblkVolume) error {
 	if err != nil || now == nil || now.UID != v.UID || !controllerutil.ContainsFinalizer(now, v1alpha1.VolumeFinalizer) {
 		return err
 	}
-	before := now.DeepCopy()
+	onTop := client.MergeFromWithOptions(now.DeepCopy(), client.MergeFromWithOptimisticLock{}) // of other finalizers
 	controllerutil.RemoveFinalizer(now, v1alpha1.VolumeFinalizer)
-	err = s.o.Client.Patch(ctx, now, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err = s.o.Client.Patch(ctx, now, onTop)
 	if client.IgnoreNotFound(err) != nil {
 		return apiError(fmt.Errorf("release UblkVolume %s of vanished node %s: %w", v.Name, v.Spec.Node, err))
 	}
 	return nil
 }
 
-// delete deletes exactly this object, in the version that was looked at.
-func (s *Service) delete(ctx context.Context, v *v1alpha1.UblkVolume) error {
-	err := s.o.Client.Delete(ctx, v, client.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion})
-	if client.IgnoreNotFound(err) != nil {
+// delete deletes the object on these conditions; that it is gone is a success.
+func (s *Service) delete(ctx context.Context, v *v1alpha1.UblkVolume, only client.Preconditions) error {
+	if err := s.o.Client.Delete(ctx, v, only); client.IgnoreNotFound(err) != nil {
 		return apiError(fmt.Errorf("delete UblkVolume %s: %w", v.Name, err))
 	}
 	return nil
