@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/csi-ublk/csi-ublk/test/vm/host"
@@ -16,8 +17,9 @@ var stockTools = []host.Tool{
 	{Program: "depmod", Package: "kmod"}, {Program: "xz", Package: "xz-utils"}, {Program: "dpkg-deb", Package: "dpkg"},
 }
 
-// realImage is the name of the package with a kernel in it, which the package of the plain name depends on.
-var realImage = regexp.MustCompile(`^linux-image-\d.*`)
+// partPackage is the name of a package with a part of a kernel in it. The package of the plain name depends on that of a
+// version, which up to Linux 7.2 holds the whole kernel, and depends on one with the binary and one with the modules from then on.
+var partPackage = regexp.MustCompile(`^linux-(image|binary|modules)-\d.*`)
 
 // stock unpacks the distribution's kernel package: that of the stable release, or of its backports for Current.
 func stock(ctx context.Context, h *host.Host, v Variant) (Kernel, error) {
@@ -45,42 +47,37 @@ func unpackStock(ctx context.Context, h *host.Host, from origin, dir string) err
 	if err != nil {
 		return err
 	}
-	depends, err := apt.Depends(ctx, from.Package)
-	if err != nil {
-		return err
-	}
-	var name string
-	for _, d := range depends {
-		if realImage.MatchString(d) {
-			name = d
-		}
-	}
-	if name == "" {
-		return fmt.Errorf("%s depends on no kernel image", from)
-	}
-	found, err := apt.Find(ctx, regexp.MustCompile(regexp.QuoteMeta(name)))
-	if err != nil {
-		return err
-	}
-	if len(found) == 0 {
-		return fmt.Errorf("suite %s lacks %s, which %s needs", from.suite, name, from.Package)
-	}
-	image := found[len(found)-1]
-	deb, err := apt.Download(ctx, image, dir)
+	parts, err := kernelParts(ctx, apt, from.Package)
 	if err != nil {
 		return err
 	}
 	tree := filepath.Join(dir, "tree")
-	if _, err := host.Run(ctx, host.Command{Args: []string{"dpkg-deb", "-x", deb, tree}}); err != nil {
-		return err
+	for _, part := range parts {
+		deb, err := apt.Download(ctx, part, dir)
+		if err != nil {
+			return err
+		}
+		if _, err := host.Run(ctx, host.Command{Args: []string{"dpkg-deb", "-x", deb, tree}}); err != nil {
+			return err
+		}
+		if err := os.Remove(deb); err != nil {
+			return err
+		}
 	}
-	images, _ := filepath.Glob(filepath.Join(tree, "boot/vmlinuz-*"))
+	var images []string
+	for _, pattern := range []string{"boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz"} { // until Linux 7.2, and from then on
+		found, _ := filepath.Glob(filepath.Join(tree, pattern))
+		images = append(images, found...)
+	}
 	modules, _ := filepath.Glob(filepath.Join(tree, "usr/lib/modules/*"))
 	if len(modules) == 0 {
 		modules, _ = filepath.Glob(filepath.Join(tree, "lib/modules/*"))
 	}
 	if len(images) != 1 || len(modules) != 1 {
-		return fmt.Errorf("%s has %d kernels and %d module trees, want one each", image, len(images), len(modules))
+		return fmt.Errorf("%v have %d kernels and %d module trees, want one each", parts, len(images), len(modules))
+	}
+	if err := os.Rename(images[0], filepath.Join(dir, "vmlinuz")); err != nil {
+		return err
 	}
 	release := filepath.Base(modules[0])
 	// depmod reads the layout of a root directory.
@@ -97,16 +94,39 @@ func unpackStock(ctx context.Context, h *host.Host, from origin, dir string) err
 	if err := os.Rename(layout, filepath.Join(dir, "modules")); err != nil {
 		return err
 	}
-	if err := os.Rename(images[0], filepath.Join(dir, "vmlinuz")); err != nil {
-		return err
-	}
-	for name, text := range map[string]string{"release": release, "source": image.String() + " of " + from.suite} {
+	for name, text := range map[string]string{"release": release, "source": parts[0].String() + " of " + from.suite} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
-	if err := os.Remove(deb); err != nil {
-		return err
-	}
 	return os.RemoveAll(tree)
+}
+
+// kernelParts follows the dependencies of the package of the plain name to all that hold a part of the kernel.
+func kernelParts(ctx context.Context, apt *host.Apt, plain host.Package) ([]host.Package, error) {
+	var parts []host.Package
+	for open := []host.Package{plain}; len(open) > 0; open = open[1:] {
+		depends, err := apt.Depends(ctx, open[0])
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range depends {
+			if !partPackage.MatchString(name) || slices.ContainsFunc(parts, func(p host.Package) bool { return p.Name == name }) {
+				continue
+			}
+			found, err := apt.Find(ctx, regexp.MustCompile(regexp.QuoteMeta(name)))
+			if err != nil {
+				return nil, err
+			}
+			if len(found) == 0 {
+				return nil, fmt.Errorf("suite %s lacks %s, which %s needs", apt.Suite, name, open[0])
+			}
+			part := found[len(found)-1]
+			parts, open = append(parts, part), append(open, part)
+		}
+	}
+	if len(parts) == 0 {
+		return nil, fmt.Errorf("%s of suite %s depends on no kernel", plain, apt.Suite)
+	}
+	return parts, nil
 }
