@@ -1,0 +1,131 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func newFormatter(t *testing.T) *Formatter {
+	t.Helper()
+	f, err := NewFormatter(Options{IntentDir: filepath.Join(t.TempDir(), "formatting")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func image(t *testing.T, size int64) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "image")
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, size)); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A file does for a device: mkfs, fsck and blkid take both.
+func TestFormat(t *testing.T) {
+	ctx := context.Background()
+	f := newFormatter(t)
+	device := image(t, 64<<20)
+	needs := func(fsType string, want bool) {
+		t.Helper()
+		if got, err := f.NeedsFormat(ctx, "v", device, fsType); err != nil || got != want {
+			t.Errorf("NeedsFormat(%s) = %v, %v; want %v", fsType, got, err, want)
+		}
+	}
+	needs("ext4", true)
+	if err := f.Format(ctx, "v", device, "ext4"); err != nil {
+		t.Fatal(err)
+	}
+	needs("ext4", false)
+	if err := f.Check(ctx, device, "ext4"); err != nil {
+		t.Errorf("Check of a new file system: %v", err)
+	}
+	var content *ContentError
+	if _, err := f.NeedsFormat(ctx, "v", device, "xfs"); !errors.As(err, &content) || !errors.Is(err, syscall.EBUSY) || content.Found.Type != "ext4" {
+		t.Errorf("NeedsFormat(xfs) of ext4: %v", err)
+	}
+}
+
+func TestFormatThatFailsIsRepeated(t *testing.T) {
+	ctx := context.Background()
+	f := newFormatter(t)
+	device := image(t, 8<<10) // nothing fits into 8 KiB
+	err := f.Format(ctx, "v", device, "ext4")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || !strings.Contains(err.Error(), "mkfs.ext4") {
+		t.Fatalf("mkfs on 8 KiB: %v", err)
+	}
+	// What half a mkfs leaves.
+	if err := os.WriteFile(device, []byte("half a file system"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := f.NeedsFormat(ctx, "v", device, "ext4"); err != nil || !again {
+		t.Errorf("NeedsFormat = %v, %v; a mkfs that did not end must be repeated", again, err)
+	}
+	if err := f.Forget("v"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.NeedsFormat(ctx, "v", device, "ext4"); err == nil {
+		t.Error("without the mark, unknown data must be refused")
+	}
+}
+
+func TestMarkOfAnotherBoot(t *testing.T) {
+	f := newFormatter(t)
+	device := image(t, 1<<20)
+	if err := errors.Join(os.MkdirAll(f.intents, 0o700), os.WriteFile(f.intent("v"), []byte("another boot"), 0o600),
+		os.WriteFile(device, []byte("data"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := f.NeedsFormat(context.Background(), "v", device, "ext4"); err == nil || again {
+		t.Errorf("NeedsFormat = %v, %v; a mark that a power cut brought back must not destroy data", again, err)
+	}
+}
+
+func TestFormatWaitsForItsSlot(t *testing.T) {
+	f, err := NewFormatter(Options{IntentDir: t.TempDir(), Concurrent: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !f.slots.TryAcquire(1) {
+		t.Fatal("no slot")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := f.Format(ctx, "v", image(t, 1<<20), "ext4"); !errors.Is(err, context.Canceled) {
+		t.Errorf("Format without a slot: %v", err)
+	}
+}
+
+func TestUnknownFileSystem(t *testing.T) {
+	if err := newFormatter(t).Format(context.Background(), "v", image(t, 1<<20), "zfs"); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAtWithoutAMount(t *testing.T) {
+	dir := t.TempDir()
+	if s, err := At(dir); err != nil || !s.Exists || s.Mounted || !s.IsDir() {
+		t.Errorf("a directory: %+v, %v", s, err)
+	}
+	if s, err := At(filepath.Join(dir, "nothing")); err != nil || s.Exists {
+		t.Errorf("nothing: %+v, %v", s, err)
+	}
+	if s, err := At("/proc"); err != nil || !s.Mounted {
+		t.Errorf("/proc: %+v, %v", s, err)
+	}
+	if err := Unmount(dir); err != nil {
+		t.Errorf("unmount of no mount: %v", err)
+	}
+	if err := Unmount(filepath.Join(dir, "nothing")); err != nil {
+		t.Errorf("unmount of nothing: %v", err)
+	}
+}
