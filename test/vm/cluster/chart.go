@@ -21,7 +21,7 @@ type ChartOptions struct {
 	Set []string
 	// Values are files of values.
 	Values []string
-	// Timeout bounds the wait for everything to be ready, as helm writes durations; "" means 3m.
+	// Timeout bounds the wait for everything to be ready, as helm writes durations; "" means 5m.
 	Timeout string
 	// HideNotes leaves out the chart's notes.
 	HideNotes bool
@@ -38,7 +38,7 @@ func (i Inside) InstallChart(ctx context.Context, h *host.Host, repo string, o C
 		o.Chart = filepath.Join(repo, "charts", "csi-ublk")
 	}
 	if o.Timeout == "" {
-		o.Timeout = "3m"
+		o.Timeout = "5m"
 	}
 	args := []string{helm.Path("helm"), "upgrade", "--install", Release, o.Chart, "--namespace", Release, "--create-namespace", "--wait", "--timeout", o.Timeout}
 	if o.HideNotes {

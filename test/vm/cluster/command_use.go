@@ -132,7 +132,7 @@ func (c *commands) install() *cobra.Command {
 	}
 	cmd.Flags().StringArrayVar(&o.Set, "set", nil, "a value, as for helm (repeatable)")
 	cmd.Flags().StringArrayVar(&o.Values, "values", nil, "a file of values (repeatable)")
-	cmd.Flags().StringVar(&o.Timeout, "timeout", "", "how long to wait for the pods (default 3m)")
+	cmd.Flags().StringVar(&o.Timeout, "timeout", "", "how long to wait for the pods (default 5m)")
 	return cmd
 }
 

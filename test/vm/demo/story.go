@@ -55,7 +55,7 @@ func (p *player) install(ctx context.Context, h *host.Host, repo string) error {
 		return err
 	}
 	p.say("Every node reports what it offers: its pools, its kernel, and how that deletes devices.")
-	err := p.until(ctx, time.Minute, func(ctx context.Context) (err error) { p.free, err = p.freeBytes(ctx); return err })
+	err := p.until(ctx, 3*time.Minute, func(ctx context.Context) (err error) { p.free, err = p.freeBytes(ctx); return err })
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (p *player) claim(ctx context.Context) error {
 		return err
 	}
 	var reason string
-	err := p.until(ctx, 30*time.Second, func(ctx context.Context) (err error) {
+	err := p.until(ctx, 2*time.Minute, func(ctx context.Context) (err error) {
 		reason, err = p.quietly(ctx, nil, "get events --field-selector involvedObject.name=demo -o jsonpath={.items[*].reason}")
 		if err == nil && !strings.Contains(reason, "WaitForFirstConsumer") {
 			err = fmt.Errorf("events of the claim: %q, want WaitForFirstConsumer", reason)
@@ -103,7 +103,7 @@ func (p *player) write(ctx context.Context) error {
 		return err
 	}
 	start := time.Now()
-	if _, err := p.kubectl(ctx, "wait --for=condition=Ready pod/writer --timeout=120s"); err != nil {
+	if _, err := p.kubectl(ctx, "wait --for=condition=Ready pod/writer --timeout=300s"); err != nil {
 		return err
 	}
 	p.say("(%s from the pod's creation to its bytes being on the volume)", time.Since(start).Round(100*time.Millisecond))
@@ -211,7 +211,7 @@ func (p *player) stop(ctx context.Context) error {
 func (p *player) deviceGone(ctx context.Context) error {
 	script := fmt.Sprintf("ls -d /sys/block/%[1]s /sys/class/ublk-char/%[2]s 2>/dev/null; grep -e '/dev/%[1]s ' -e '/%[3]s/' /proc/mounts; true",
 		p.device, strings.Replace(p.device, "ublkb", "ublkc", 1), p.volume)
-	return p.until(ctx, 2*time.Minute, func(ctx context.Context) error {
+	return p.until(ctx, 5*time.Minute, func(ctx context.Context) error {
 		out, err := p.cluster.Shell(ctx, p.node, script)
 		if err == nil && strings.TrimSpace(out) != "" {
 			err = fmt.Errorf("device or mount is still there: %s", strings.TrimSpace(out))
@@ -225,7 +225,7 @@ func (p *player) read(ctx context.Context) error {
 	if err := p.apply(ctx, "Pod", "reader"); err != nil {
 		return err
 	}
-	if _, err := p.kubectl(ctx, "wait --for=jsonpath={.status.phase}=Succeeded pod/reader --timeout=120s"); err != nil {
+	if _, err := p.kubectl(ctx, "wait --for=jsonpath={.status.phase}=Succeeded pod/reader --timeout=300s"); err != nil {
 		return err
 	}
 	out, err := p.kubectl(ctx, "logs reader")
@@ -244,7 +244,7 @@ func (p *player) remove(ctx context.Context) error {
 	if _, err := p.kubectl(ctx, "delete pod/reader pvc/demo"); err != nil {
 		return err
 	}
-	err := p.until(ctx, 2*time.Minute, func(ctx context.Context) error {
+	err := p.until(ctx, 5*time.Minute, func(ctx context.Context) error {
 		out, err := p.quietly(ctx, nil, "get pv,ublkvolumes -o name")
 		if err == nil && strings.TrimSpace(out) != "" {
 			err = fmt.Errorf("still there: %s", strings.Fields(out))
@@ -257,7 +257,7 @@ func (p *player) remove(ctx context.Context) error {
 	if err := p.deviceGone(ctx); err != nil {
 		return err
 	}
-	err = p.until(ctx, 2*time.Minute, func(ctx context.Context) error {
+	err = p.until(ctx, 5*time.Minute, func(ctx context.Context) error {
 		now, err := p.freeBytes(ctx)
 		for node, before := range p.free {
 			if err == nil && now[node] < before-kept {
