@@ -92,6 +92,7 @@ func (g *Guest) launch(ctx context.Context, h *host.Host, m machine) error {
 	g.console = newConsole(g.log, s.Console)
 	theirs, err := g.openLine()
 	if err != nil {
+		g.log.Close()
 		return err
 	}
 	defer theirs.Close()
@@ -103,6 +104,7 @@ func (g *Guest) launch(ctx context.Context, h *host.Host, m machine) error {
 	}
 	if g.proc, err = startProcess(argv, env, netns, g.console, theirs); err != nil {
 		g.line.Close()
+		g.log.Close()
 		return err
 	}
 	g.session = newSession(g.line)
@@ -182,6 +184,10 @@ func (g *Guest) greet(ctx context.Context) error {
 			return fmt.Errorf("setup in the guest: %s\nconsole:%s", hello.Error, host.Indent(g.console.tail(30)))
 		}
 	case <-g.done:
+		return g.endError()
+	case <-time.After(g.spec.BootLimit):
+		g.end(fmt.Errorf("%w: takes no commands after %s", ErrHung, g.spec.BootLimit))
+		<-g.done
 		return g.endError()
 	}
 	limit := g.spec.SilentAfter

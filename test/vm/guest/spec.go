@@ -40,6 +40,8 @@ type Spec struct {
 	// Boot is a script for bash that runs when the guest is set up, and before Start returns; its output goes to the
 	// console. What it starts in the background lives on.
 	Boot string
+	// BootLimit ends a guest that takes no commands by then; 0 means 3 minutes, 10 with emulation.
+	BootLimit time.Duration
 	// SilentAfter is how long the guest may not answer before it counts as hanging and is killed; 0 means a minute.
 	SilentAfter time.Duration
 	// Console also receives the console's output; nil means only the log in Dir.
@@ -102,6 +104,12 @@ func (s Spec) withDefaults() Spec {
 	}
 	if s.MemoryMiB == 0 {
 		s.MemoryMiB = defaultMemoryMiB
+	}
+	if s.BootLimit == 0 {
+		s.BootLimit = 3 * time.Minute
+		if s.Accel == AccelTCG {
+			s.BootLimit = 10 * time.Minute
+		}
 	}
 	if s.SilentAfter == 0 {
 		s.SilentAfter = defaultSilentAfter
