@@ -140,7 +140,7 @@ func open(o Options, dir string) (_ *Server, err error) {
 	if s.journal, err = openJournal(filepath.Join(dir, "journal"), s.owner.id); err != nil {
 		return nil, err
 	}
-	control, err := ublk.OpenControl(ublk.ControlOptions{Timeout: o.CommandTimeout})
+	control, err := ublk.OpenControl(ublk.ControlOptions{Timeout: o.CommandTimeout, Owner: s.owner.tag})
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,9 @@ type ControlOptions struct {
 	Workers int
 	// Timeout bounds each command, on top of its context; 0 means 30 s.
 	Timeout time.Duration
+	// Owner is the DeviceOptions.Owner of the devices that ProbeDeleteKind
+	// makes, so that they are known again should the process die meanwhile.
+	Owner uint64
 }
 
 func (o ControlOptions) withDefaults() ControlOptions {

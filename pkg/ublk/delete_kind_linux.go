@@ -37,7 +37,7 @@ type deleteSample struct {
 // are never started; other traffic of the driver can make an UNLOCKED kernel
 // look LOCKED, never the other way round.
 func (c *Control) ProbeDeleteKind(ctx context.Context) (DeleteKind, error) {
-	o := DeviceOptions{ID: -1, Depth: 1, MaxIOBytes: uint32(os.Getpagesize())}
+	o := DeviceOptions{ID: -1, Depth: 1, MaxIOBytes: uint32(os.Getpagesize()), Owner: c.opt.Owner}
 	other, err := c.Add(ctx, o)
 	if err != nil {
 		return DeleteUnknown, err

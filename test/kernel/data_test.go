@@ -93,7 +93,9 @@ func TestWhatWasFlushedSurvivesAPowerCut(t *testing.T) {
 			const dm = "csi-ublk-power"
 			command(t, "dmsetup", "create", dm, "--table", "0 "+sectors+" linear "+loop+" 0")
 			t.Cleanup(func() { command(t, "dmsetup", "remove", "--retry", dm) })
-			n := newNodeOn(t, func(pool string) { mount(t, makeFS(t, "xfs", "/dev/mapper/"+dm), pool, "xfs") })
+			// By its number: /dev/mapper is udev's, which need not be there.
+			disk := "/dev/dm-" + command(t, "dmsetup", "info", "-c", "--noheadings", "-o", "minor", dm)
+			n := newNodeOn(t, func(pool string) { mount(t, makeFS(t, "xfs", disk), pool, "xfs") })
 			command(t, "sync", "-f", n.pool)
 
 			d := n.attach("v", 64<<20, client.AttachOptions{})
@@ -114,7 +116,7 @@ func TestWhatWasFlushedSurvivesAPowerCut(t *testing.T) {
 			command(t, "dmsetup", "load", dm, "--table", "0 "+sectors+" linear "+loop+" 0")
 			command(t, "dmsetup", "suspend", "--nolockfs", "--noflush", dm)
 			command(t, "dmsetup", "resume", dm)
-			command(t, "mount", "/dev/mapper/"+dm, n.pool)
+			command(t, "mount", disk, n.pool)
 
 			b, err := os.ReadFile(n.file("v"))
 			if err != nil {

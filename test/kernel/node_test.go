@@ -89,6 +89,12 @@ func (n *node) start() {
 	if err := n.server.Start(); err != nil {
 		n.t.Fatal(err)
 	}
+	defer func() {
+		if n.t.Failed() {
+			b, _ := os.ReadFile(n.log.Name())
+			n.t.Logf("server's log:\n%s", b)
+		}
+	}()
 	n.eventually("the server to answer", func() error {
 		_, err := n.client.Info(n.ctx())
 		return err
@@ -119,6 +125,15 @@ func (n *node) stop() {
 
 // finish detaches everything, ends the server and looks for what is left.
 func (n *node) finish() {
+	defer func() {
+		n.client.Close()
+		n.log.Close()
+		if n.t.Failed() {
+			b, _ := os.ReadFile(n.log.Name())
+			n.t.Logf("server's log:\n%s", b[max(0, len(b)-12000):])
+		}
+	}()
+	defer n.stop() // also if something is left
 	list, err := n.client.List(n.ctx())
 	if err != nil {
 		n.t.Error(err)
@@ -127,13 +142,6 @@ func (n *node) finish() {
 		n.eventually("detach of "+d.VolumeID, func() error { return n.client.Detach(n.ctx(), d.VolumeID) })
 	}
 	n.nothingLeft()
-	n.stop()
-	n.client.Close()
-	if n.t.Failed() {
-		b, _ := os.ReadFile(n.log.Name())
-		n.t.Logf("server's log:\n%s", b[max(0, len(b)-12000):])
-	}
-	n.log.Close()
 }
 
 // nothingLeft waits until neither kernel nor journal know a device of this node;
