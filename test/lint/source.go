@@ -29,7 +29,7 @@ type call struct {
 
 var calls = []call{
 	{"os", []string{"Exit"}, mainOrTest, "libraries return errors; only a main ends the process"},
-	{"log", []string{"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}, nowhere, "libraries return errors"},
+	{"log", []string{"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}, mainOrTest, "libraries return errors"},
 	// Examples print: their output is checked.
 	{"fmt", []string{"Print", "Printf", "Println"}, mainOrTest, "libraries are silent"},
 	{"context", []string{"TODO"}, nowhere, "take the caller's context"},
