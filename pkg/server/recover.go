@@ -38,6 +38,9 @@ func (r *recovery) stop() {
 // recoverLost takes every volume that lost its worker, busy ones first, and
 // starts its recovery.
 func (s *Server) recoverLost() {
+	if s.stopping.Err() != nil {
+		return // the next server's task
+	}
 	list := s.table.orphaned()
 	if len(list) > 0 {
 		s.log.Warn("recovering devices", "count", len(list))

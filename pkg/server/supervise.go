@@ -42,8 +42,9 @@ type supervisor struct {
 	running sync.WaitGroup
 }
 
-// spawnLimit bounds how long a worker may take until it greets.
-const spawnLimit = 20 * time.Second
+// spawnLimit bounds how long a worker may take until it greets. A machine without
+// a free CPU must get there, too: to kill and start anew would only take longer.
+const spawnLimit = time.Minute
 
 // A worker that ends within shortLife counts as failing at once. After a few of
 // those in a row the next start waits, longer each time; single crashes are
