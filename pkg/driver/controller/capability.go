@@ -19,6 +19,9 @@ var leastBytes = map[string]int64{
 	"xfs":  300 * mib,
 }
 
+// leastSizes says the same to a person.
+const leastSizes = "ext4 from 16 MiB, xfs from 300 MiB, raw block from 1 MiB"
+
 // leastBlockBytes is the smallest raw block volume.
 const leastBlockBytes = mib
 

@@ -23,9 +23,9 @@ func volumeBytes(r *csi.CapacityRange, least int64) (int64, error) {
 	case limit > 0 && required > limit:
 		return 0, &driver.InvalidError{Field: "capacity_range", Problem: fmt.Sprintf("requires %d bytes and limits to %d", required, limit)}
 	case limit > 0 && limit < least:
-		return 0, status.Errorf(codes.OutOfRange, "capacity_range.limit_bytes is %d: a volume of this kind has at least %d bytes; ask for that or more", limit, least)
+		return 0, status.Errorf(codes.OutOfRange, "capacity_range.limit_bytes is %d: a volume of this kind has at least %d bytes (%s); ask for that or more", limit, least, leastSizes)
 	case required > 0 && required < least:
-		return 0, status.Errorf(codes.OutOfRange, "capacity_range.required_bytes is %d: a volume of this kind has at least %d bytes; ask for that or more", required, least)
+		return 0, status.Errorf(codes.OutOfRange, "capacity_range.required_bytes is %d: a volume of this kind has at least %d bytes (%s); ask for that or more", required, least, leastSizes)
 	}
 	if required == 0 {
 		required = max(defaultBytes, least)
