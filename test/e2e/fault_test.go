@@ -104,5 +104,5 @@ func replacePod(t *testing.T, component, node string) {
 // kill sends SIGKILL to the node's `csi-ublk ROLE` processes.
 func kill(t *testing.T, helper *corev1.Pod, role string) {
 	t.Helper()
-	run(t, helper, `k=; for p in /proc/[0-9]*; do set -- $(tr '\0' ' ' < $p/cmdline 2>/dev/null); case $1 in */csi-ublk|csi-ublk) [ "$2" = `+role+` ] && kill -9 ${p#/proc/} && k=1;; esac; done; test -n "$k"`)
+	run(t, helper, `k=; for p in /proc/[0-9]*; do set -- $(tr '\0' ' ' < $p/cmdline 2>/dev/null); case $1 in */csi-ublk|csi-ublk|/proc/self/exe) [ "$2" = `+role+` ] && kill -9 ${p#/proc/} && k=1;; esac; done; test -n "$k"`)
 }
