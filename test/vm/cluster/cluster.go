@@ -185,7 +185,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.connect(); err != nil {
 		return err
 	}
-	if err := c.startControlPlane(); err != nil {
+	if err := c.startControlPlane(ctx); err != nil {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)

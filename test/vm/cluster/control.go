@@ -12,8 +12,9 @@ import (
 	"github.com/csi-ublk/csi-ublk/test/vm/host"
 )
 
-// startControlPlane starts etcd, the API server, the controller manager and the scheduler. They find each other by retrying.
-func (c *Cluster) startControlPlane() error {
+// startControlPlane starts etcd and the API server and, when that answers, the controller manager and the scheduler: the
+// controller manager ends if it finds none for 10 seconds, which a busy machine can take.
+func (c *Cluster) startControlPlane(ctx context.Context) error {
 	pki := func(name string) string { return filepath.Join(c.dir, "pki", name) }
 	logs := filepath.Join(c.dir, "logs")
 	for _, p := range []struct {
@@ -55,8 +56,19 @@ func (c *Cluster) startControlPlane() error {
 			return err
 		}
 		c.control = append(c.control, started)
+		if p.name != "kube-apiserver" {
+			continue
+		}
+		if err := c.poll(ctx, "the API server", c.apiReady); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+func (c *Cluster) apiReady(ctx context.Context) error {
+	_, err := c.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+	return err
 }
 
 // stopControlPlane ends it in the reverse order: an API server whose etcd is gone ignores the request to end, so it is killed.
@@ -67,14 +79,11 @@ func (c *Cluster) stopControlPlane() {
 	c.control = nil
 }
 
-// waitReady waits until the API server answers, all nodes are Ready, and pods can be made in the namespace default.
+// waitReady waits until pods can be made in the namespace default.
 func (c *Cluster) waitReady(ctx context.Context) error {
-	return c.poll(ctx, "the API server", func(ctx context.Context) error {
-		_, err := c.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
-		if err == nil {
-			// The token controller makes it a moment after the API server is ready; a pod needs it.
-			_, err = c.client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
-		}
+	return c.poll(ctx, "the controller manager", func(ctx context.Context) error {
+		// Its token controller makes it; a pod needs it.
+		_, err := c.client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
 		return err
 	})
 }
