@@ -169,7 +169,7 @@ func (p *player) look(ctx context.Context) error {
 	p.device = devices[0]
 	for _, script := range []string{
 		"ls -l /dev/ublk*",
-		"lsblk -o NAME,MAJ:MIN,SIZE,FSTYPE /dev/" + p.device,
+		"lsblk -o NAME,MAJ:MIN,SIZE,MOUNTPOINTS /dev/" + p.device,
 		"grep " + p.device + " /proc/mounts",
 		"ls -lsh /var/lib/csi-ublk/pools/default/volumes/",
 	} {

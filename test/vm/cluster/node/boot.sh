@@ -8,7 +8,7 @@ mount -o remount,nobarrier /
 
 # The kernel may have some of these built in, and needs none of them for anything but pods and Services.
 modprobe -aq overlay bridge br_netfilter veth nf_tables nft_masq nft_ct nft_nat nft_chain_nat nft_fib_ipv4 nft_numgen nft_hash \
-  nft_reject_ipv4 nft_limit nft_log nf_conntrack loop xfs btrfs || true
+  nft_reject_ipv4 nft_limit nft_log nf_conntrack loop || true
 echo "127.0.0.1 localhost" > /etc/hosts
 echo "$ADDRESS $NODE" >> /etc/hosts
 : > /etc/resolv.conf
@@ -47,4 +47,7 @@ service kubelet bash -c '
   until [ -S /run/containerd/containerd.sock ]; do sleep 0.1; done
   exec kubelet --config=/host/node/$0.kubelet.yaml --kubeconfig=/host/pki/$0.kubeconfig --hostname-override=$0 --node-ip=$1 \
     --root-dir=/var/lib/kubelet --v=1' "$NODE" "$ADDRESS"
-service kube-proxy kube-proxy --config=/host/node/kube-proxy.yaml "--hostname-override=$NODE" --v=1
+# After containerd as well: a node may have a single processor, and Services can wait for pods.
+service kube-proxy bash -c '
+  until [ -S /run/containerd/containerd.sock ]; do sleep 0.3; done
+  exec kube-proxy --config=/host/node/kube-proxy.yaml "--hostname-override=$0" --v=1' "$NODE"
