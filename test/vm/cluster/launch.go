@@ -94,7 +94,7 @@ func follow(ctx context.Context, h *host.Host, s Spec, log string, pid int, ende
 			_ = unix.Kill(pid, unix.SIGTERM)
 			<-ended
 			show()
-			return nil, ctx.Err()
+			return nil, fmt.Errorf("interrupted; cluster %s was taken down: %w", s.Name, ctx.Err())
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
