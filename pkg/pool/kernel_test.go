@@ -4,6 +4,7 @@ package pool
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These tests run as root in a guest whose /dev/ubdb is theirs.
-const disk = "/dev/ubdb"
+// These tests run as root in a guest whose data disk is theirs.
+var disk = cmp.Or(os.Getenv("CSI_UBLK_DATA_DISK"), "/dev/ubdb")
 
 func command(t *testing.T, name string, args ...string) string {
 	t.Helper()

@@ -4,6 +4,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,10 +56,7 @@ func runInWorld(m *testing.M) (int, error) {
 		return 1, err
 	}
 	world.dir = dir
-	disk := os.Getenv("CSI_UBLK_DATA_DISK")
-	if disk == "" {
-		disk = "/dev/ubdb"
-	}
+	disk := cmp.Or(os.Getenv("CSI_UBLK_DATA_DISK"), "/dev/ubdb")
 	world.pools, err = pool.NewSet([]pool.Options{{Name: "default", Kind: pool.KindDevice, StateDir: dir, Device: disk, ReservePercent: 5}})
 	if err != nil {
 		return 1, err
