@@ -89,8 +89,9 @@ func (n *node) start() {
 	if err := n.server.Start(); err != nil {
 		n.t.Fatal(err)
 	}
+	failedBefore := n.t.Failed()
 	defer func() {
-		if n.t.Failed() {
+		if n.t.Failed() && !failedBefore {
 			b, _ := os.ReadFile(n.log.Name())
 			n.t.Logf("server's log:\n%s", b)
 		}
@@ -182,14 +183,11 @@ func (n *node) worker() int {
 	n.t.Helper()
 	found := 0
 	n.eventually("a worker to serve", func() error {
-		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", n.server.Process.Pid))
-		for _, list := range lists {
-			b, _ := os.ReadFile(list)
-			for _, pid := range strings.Fields(string(b)) {
-				if servesDevices(pid) {
-					found, _ = strconv.Atoi(pid)
-					return nil
-				}
+		dirs, _ := filepath.Glob("/proc/[0-9]*")
+		for _, dir := range dirs {
+			if parent(dir) == n.server.Process.Pid && servesDevices(dir) {
+				found, _ = strconv.Atoi(filepath.Base(dir))
+				return nil
 			}
 		}
 		return fmt.Errorf("no worker has a char device open")
@@ -197,14 +195,28 @@ func (n *node) worker() int {
 	return found
 }
 
-func servesDevices(pid string) bool {
-	fds, _ := filepath.Glob("/proc/" + pid + "/fd/*")
+func servesDevices(proc string) bool {
+	fds, _ := filepath.Glob(proc + "/fd/*")
 	for _, fd := range fds {
 		if to, err := os.Readlink(fd); err == nil && strings.HasPrefix(to, "/dev/ublkc") {
 			return true
 		}
 	}
 	return false
+}
+
+func parent(proc string) int {
+	b, err := os.ReadFile(proc + "/stat")
+	if err != nil {
+		return 0
+	}
+	// The command's name may hold anything, but no other parenthesis follows it.
+	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	if len(fields) < 2 {
+		return 0
+	}
+	ppid, _ := strconv.Atoi(fields[1])
+	return ppid
 }
 
 func (n *node) ctx() context.Context {
