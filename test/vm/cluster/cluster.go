@@ -185,14 +185,25 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.connect(); err != nil {
 		return err
 	}
-	if err := c.startControlPlane(ctx); err != nil {
-		return err
-	}
 	g, gctx := errgroup.WithContext(ctx)
-	for n := 1; n <= c.spec.Nodes; n++ {
-		g.Go(func() error { return c.Boot(gctx, n) })
+	part := func(do func(context.Context) error) {
+		g.Go(func() error {
+			err := do(gctx)
+			if err != nil {
+				c.end() // Guests that are still booting live by another context than the group's.
+			}
+			return err
+		})
 	}
-	g.Go(func() error { return c.waitReady(gctx) })
+	part(func(ctx context.Context) error {
+		if err := c.startControlPlane(ctx); err != nil {
+			return err
+		}
+		return c.waitReady(ctx)
+	})
+	for n := 1; n <= c.spec.Nodes; n++ {
+		part(func(ctx context.Context) error { return c.Boot(ctx, n) })
+	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
