@@ -69,7 +69,9 @@ func intercept(log *slog.Logger, m *metrics) grpc.UnaryServerInterceptor {
 				err = status.Errorf(codes.Internal, "%s panicked: %v", op, p)
 			}
 			m.calls.WithLabelValues(op, status.Code(err).String()).Observe(time.Since(start).Seconds())
-			if err != nil {
+			switch status.Code(err) {
+			case codes.OK, codes.NotFound: // whether a volume is attached is a question, not a failure
+			default:
 				log.Warn("call failed", "op", op, "code", status.Code(err).String(), "error", status.Convert(err).Message())
 			}
 		}()

@@ -4,8 +4,10 @@ package client
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
 	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
@@ -25,7 +27,12 @@ type Client struct {
 func Dial(socket string) (*Client, error) {
 	// The socket's mode and the peer's credentials, which the server checks, are
 	// the protection; nothing on the wire adds to that.
-	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	retry := backoff.DefaultConfig
+	// A server that is restarted is back in a second; gRPC would wait up to two
+	// minutes before it looks again.
+	retry.BaseDelay, retry.MaxDelay = 50*time.Millisecond, time.Second
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: time.Second}))
 	if err != nil {
 		return nil, fmt.Errorf("dial device server: %w", err)
 	}

@@ -67,12 +67,14 @@ func Start(ctx context.Context, o ProcessOptions) (*Process, error) {
 		return nil, fmt.Errorf("set socket: %w", err)
 	}
 	ours, theirs := os.NewFile(uintptr(pair[0]), "worker"), os.NewFile(uintptr(pair[1]), "server")
-	defer theirs.Close()
 	args := append(append([]string{}, o.Command[1:]...), "--fence", o.FencePath, "--rings", strconv.Itoa(o.Rings))
 	cmd := exec.Command(o.Command[0], args...)
 	cmd.ExtraFiles = []*os.File{theirs, o.Counters.file}
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	// The child must be the only one to have its end, or its death is no end.
+	theirs.Close()
+	if err != nil {
 		ours.Close()
 		return nil, fmt.Errorf("start worker: %w", err)
 	}

@@ -73,6 +73,8 @@ func child(kind string) {
 	}
 }
 
+const startLimit = 20 * time.Second
+
 func startChild(t *testing.T, kind string) (*Process, error) {
 	t.Helper()
 	c, err := NewCounters(4)
@@ -80,7 +82,7 @@ func startChild(t *testing.T, kind string) (*Process, error) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	if kind == "mute" {
 		ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
 	}
@@ -166,8 +168,12 @@ func TestEveryCallOfADeadWorkerSaysSo(t *testing.T) {
 func TestAChildThatDoesNotGreetIsNoWorker(t *testing.T) {
 	for kind, says := range map[string]string{"mute": "deadline", "old": "replaced", "dead": "exit status 7"} {
 		t.Run(kind, func(t *testing.T) {
+			begin := time.Now()
 			if _, err := startChild(t, kind); err == nil || !strings.Contains(err.Error(), says) {
 				t.Errorf("error %v, want one that says %q", err, says)
+			}
+			if d := time.Since(begin); d > startLimit/2 {
+				t.Errorf("noticed after %v only", d)
 			}
 		})
 	}
