@@ -18,8 +18,9 @@ var stockTools = []host.Tool{
 }
 
 // partPackage is the name of a package with a part of a kernel in it. The package of the plain name depends on that of a
-// version, which up to Linux 7.2 holds the whole kernel, and depends on one with the binary and one with the modules from then on.
-var partPackage = regexp.MustCompile(`^linux-(image|binary|modules)-\d.*`)
+// version, which up to Linux 7.2 holds the whole kernel, and depends on
+// those with the binary, the modules, and the list of what is built in, from then on.
+var partPackage = regexp.MustCompile(`^linux-(image|base|binary|modules)-\d.*`)
 
 // stock unpacks the distribution's kernel package: that of the stable release, or of its backports for Current.
 func stock(ctx context.Context, h *host.Host, v Variant) (Kernel, error) {
