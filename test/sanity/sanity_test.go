@@ -48,7 +48,12 @@ func TestBlock(t *testing.T) { sanity(t, "block") }
 
 // sanity runs all specs with one access type, each as a subtest.
 func sanity(t *testing.T, access string) {
-	dir := t.TempDir()
+	// The driver sees only what is in the kubelet's directory.
+	dir, err := os.MkdirTemp("/var/lib/kubelet", "sanity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
 	junit := dir + "/junit.xml"
 	args := []string{
 		"--csi.endpoint=" + endpoint(t, "SANITY_NODE"), "--csi.controllerendpoint=" + endpoint(t, "SANITY_CONTROLLER"),

@@ -54,11 +54,12 @@ func checkCapabilities(caps []*csi.VolumeCapability) (leastSize int64, err error
 
 func checkMode(field string, mode csi.VolumeCapability_AccessMode_Mode) error {
 	switch mode {
-	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
+		csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
 		return nil
 	}
 	return &driver.InvalidError{Field: field + ".access_mode", Problem: mode.String() + " is not offered",
-		Remedy: "a volume is on one node: use ReadWriteOnce"}
+		Remedy: "a volume is on one node: use ReadWriteOnce or ReadWriteOncePod"}
 }
 
 func checkFSType(field, fsType string) (leastSize int64, err error) {
