@@ -160,6 +160,7 @@ func (s *Server) makeDevice(ctx context.Context, v *volume, spec attachSpec) (er
 	}
 	phase("add")
 	e.Device = int64(info.ID)
+	s.forgetFormer(info.ID)
 	s.table.update(func() { v.entry, v.info, v.slot, v.worker = e, info, slot, gen })
 	defer func() {
 		if err != nil {
@@ -167,6 +168,18 @@ func (s *Server) makeDevice(ctx context.Context, v *volume, spec attachSpec) (er
 		}
 	}()
 	return s.bringUp(ctx, v, b, gen, phase)
+}
+
+// forgetFormer deals with a volume whose device somebody deleted behind the
+// server's back, as the kernel shows by giving the id away again. Its journal
+// entry must go: two live entries of one device would keep both from recovery.
+func (s *Server) forgetFormer(id uint32) {
+	for _, e := range s.table.fail(id, errVanished.Error()) {
+		s.log.Error("volume lost", "volume", e.Volume, "device", id, "error", errVanished)
+		if err := s.journal.remove(e.Volume, e.Generation); err != nil {
+			s.log.Error("journal entry not removed", "volume", e.Volume, "error", err)
+		}
+	}
 }
 
 // bringUp makes an added device live.

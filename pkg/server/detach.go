@@ -54,6 +54,10 @@ func (s *Server) detach(ctx context.Context, id string) error {
 func (s *Server) takeDown(ctx context.Context, v *volume) error {
 	phase := s.metrics.phases(opDetach)
 	id := v.info.ID
+	if v.vanished {
+		s.forget(v)
+		return nil
+	}
 	before := v.state
 	s.table.update(func() { v.state = serverv1.Device_DETACHING })
 	if err := s.stopUnused(ctx, v); err != nil {
@@ -73,6 +77,22 @@ func (s *Server) takeDown(ctx context.Context, v *volume) error {
 	s.release(v)
 	s.table.drop(v)
 	return nil
+}
+
+// forget drops a volume whose device is gone, without a word to the kernel.
+func (s *Server) forget(v *volume) {
+	if err := s.journal.remove(v.entry.Volume, v.entry.Generation); err != nil {
+		s.log.Error("journal entry not removed", "volume", v.entry.Volume, "error", err)
+	}
+	s.table.drop(v)
+	r := &release{id: v.info.ID, worker: v.worker}
+	s.background.Go(func() {
+		if err := errors.Join(r.drain(s.stopping), r.close(s.stopping)); err != nil {
+			s.log.Error("worker keeps a device that is gone", "volume", v.entry.Volume, "device", r.id, "error", err)
+			return // with its slot, since it counts there
+		}
+		s.table.freeSlot(v.slot)
+	})
 }
 
 // udevPatience is how long an open disk may be udev's doing, which looks at
@@ -102,6 +122,12 @@ func (s *Server) stopUnused(ctx context.Context, v *volume) error {
 // it looks for users and stops then, which a user who comes in between loses.
 func (s *Server) stopOnce(ctx context.Context, v *volume) error {
 	id := v.info.ID
+	// Somebody may have deleted it, and another have its number.
+	if info, err := s.kernel.info(id); isGone(err) || err == nil && info.Owner != s.owner.tag {
+		return nil
+	} else if err != nil {
+		return err
+	}
 	if s.kernel.features().Has(ublk.SafeStop) {
 		err := s.kernel.tryStop(id)
 		if errors.Is(err, syscall.EBUSY) {

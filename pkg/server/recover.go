@@ -94,9 +94,7 @@ func (s *Server) recoverVolume(r *recovery, turn *turn) {
 		case r.ctx.Err() != nil:
 			return
 		case errors.Is(err, errVanished):
-			s.table.update(func() {
-				v.state, v.message, v.entry.Failure = serverv1.Device_FAILED, err.Error(), ""
-			})
+			s.table.update(func() { v.vanish(err.Error()) })
 			s.log.Error("volume lost", "volume", v.entry.Volume, "device", v.info.ID, "error", err)
 			return
 		}

@@ -19,7 +19,10 @@ type release struct {
 	id     uint32
 	slot   uint32
 	worker *generation
-	done   chan struct{}
+	// deleted is set once the kernel has taken a delete: the id is not ours
+	// from then on, and a second delete could meet another's device.
+	deleted bool
+	done    chan struct{}
 }
 
 // release takes over the device of a stopped volume.
@@ -89,22 +92,22 @@ func (s *Server) tryLetGo(r *release, phase func(string)) error {
 		return err
 	}
 	phase("abort")
-	async := !s.kernel.noAsyncDelete.Load()
-	if async {
+	if !r.deleted && !s.kernel.noAsyncDelete.Load() {
 		err := s.kernel.deleteAsync(r.id)
 		switch {
 		case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.EINVAL):
 			s.kernel.noAsyncDelete.Store(true)
-			async = false
 		case err != nil && !isGone(err):
 			return err
+		default:
+			r.deleted = true
 		}
 	}
 	if err := r.close(ctx); err != nil {
 		return err
 	}
 	phase("close")
-	if !async {
+	if !r.deleted {
 		// This one waits in the kernel, so not all of them at once.
 		if err := s.deleting.Acquire(ctx, 1); err != nil {
 			return err
@@ -114,6 +117,7 @@ func (s *Server) tryLetGo(r *release, phase func(string)) error {
 		if err != nil && !isGone(err) {
 			return err
 		}
+		r.deleted = true
 	}
 	if err := s.waitGone(ctx, r.id); err != nil {
 		return err

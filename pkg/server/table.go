@@ -25,6 +25,9 @@ type volume struct {
 	minor   uint32
 	slot    uint32
 	worker  *generation // who serves it; nil during adoption
+	// vanished is set when the kernel's device is gone: its id may be anybody's
+	// by now and must not be used any more.
+	vanished bool
 	// recovery is the one under way, as long as op is opRecover.
 	recovery *recovery
 	// lastOps and recentOps tell how busy the volume is, for recovery's order.
@@ -126,6 +129,26 @@ func (t *table) orphaned() []*recovery {
 	}
 	slices.SortFunc(list, func(a, b *recovery) int { return cmp.Compare(b.volume.recentOps, a.volume.recentOps) })
 	return list
+}
+
+// fail marks the volumes of a device as failed for good, and returns their
+// entries.
+func (t *table) fail(device uint32, message string) (entries []entry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, v := range t.volumes {
+		if v.entry.Device == int64(device) && v.entry.Phase == phaseLive && !v.vanished {
+			entries = append(entries, v.entry)
+			v.vanish(message)
+		}
+	}
+	return entries
+}
+
+// vanish marks a volume whose device is gone; the caller holds the mutex.
+func (v *volume) vanish(message string) {
+	v.vanished = true
+	v.state, v.message, v.entry.Failure = serverv1.Device_FAILED, message, ""
 }
 
 // update changes a volume under the mutex.

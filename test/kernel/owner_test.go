@@ -4,6 +4,7 @@ package kernel
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -156,4 +157,43 @@ func TestADamagedJournalEntryStopsNothing(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Somebody deletes a device behind the server's back, and its number gets a new
+// user: what the server then does to the volume must not reach that one.
+func TestANumberThatWasGivenAwayIsNotUsedAnyMore(t *testing.T) {
+	n := newNode(t)
+	d := n.attach("v", 16<<20, client.AttachOptions{})
+	n.kill()
+	n.eventually("the device to be deleted by hand", func() error { return deleteByHand(d.DeviceID) })
+	path, memory := foreignDisk(t)
+	if path != d.Path {
+		t.Fatalf("the foreign disk is %s, want the number of %s", path, d.Path)
+	}
+	copy(memory, "not yours")
+	n.start()
+	if err := n.client.Detach(n.ctx(), "v"); err != nil {
+		t.Error(err)
+	}
+	if b := readDisk(t, openDisk(t, path), 0, 4096); !bytes.HasPrefix(b, []byte("not yours")) {
+		t.Errorf("the foreign disk reads %q", b[:16])
+	}
+	again := n.attach("v", 16<<20, client.AttachOptions{})
+	if again.Path == path {
+		t.Errorf("the volume has the foreign disk's number")
+	}
+	removeForeign(t, path)
+}
+
+func deleteByHand(id uint32) error {
+	c, err := ublk.OpenControl(ublk.ControlOptions{})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx := context.Background()
+	if err := c.Stop(ctx, id); err != nil {
+		return err
+	}
+	return c.Delete(ctx, id)
 }
