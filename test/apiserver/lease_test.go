@@ -80,7 +80,7 @@ func TestLease(t *testing.T) {
 		log, _ := os.ReadFile(first.log)
 		t.Errorf("SIGTERM: %v, want exit code 0\n%s", err, log)
 	}
-	takeover(second, 5*time.Second)
+	takeover(second, 12*time.Second) // a lease that was not released runs for 15
 	fill()
 
 	// Killed: the lease has to run out.

@@ -60,10 +60,18 @@ func TestSchemaDefaults(t *testing.T) {
 }
 
 func TestSchemaKeepsImmutableFields(t *testing.T) {
+	// On a node that is there and does nothing, so that nobody else writes: the
+	// controller would clean up after one that is not.
+	n := newNode(t, "schema-1", "schema", 100*mib)
+	n.tell(func(n *node) { n.silent = true })
 	v := volume("schema-immutable")
-	v.Spec.CapacityBytes = 8192
+	v.Finalizers = []string{v1alpha1.VolumeFinalizer}
+	v.Spec.Node, v.Spec.CapacityBytes = "schema-1", 8192
 	must(t, api.Create(t.Context(), v))
-	defer func() { must(t, api.Delete(t.Context(), get(t, v.Name))) }()
+	defer func() {
+		n.tell(func(n *node) { n.silent = false })
+		must(t, remove(t, v.Name))
+	}()
 	cases := map[string]struct {
 		change func(*v1alpha1.UblkVolumeSpec)
 		says   string // "" means allowed
