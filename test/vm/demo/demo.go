@@ -64,9 +64,9 @@ func Run(ctx context.Context, h *host.Host, o Options) error {
 	if err != nil {
 		dir := filepath.Join(repo, "out", "demo-logs")
 		collect(context.WithoutCancel(ctx), s, dir)
-		return fmt.Errorf("demo, step %d: %w\nThe cluster is left up (make demo-down removes it); logs are in %s", s.step, err, dir)
+		return fmt.Errorf("demo, step %d: %w\nThe cluster is left up (vm cluster down --name %s removes it); logs are in %s", s.step, err, o.Name, dir)
 	}
-	farewell(o.Out)
+	farewell(o.Out, o.Name)
 	return nil
 }
 
@@ -121,16 +121,21 @@ func availableMiB() int {
 	return 0
 }
 
-func farewell(out io.Writer) {
+func farewell(out io.Writer, name string) {
+	vm, down := "bin/vm cluster", "make demo-down"
+	option := ""
+	if name != cluster.DefaultName {
+		option, down = " --name "+name, vm+" down --name "+name
+	}
 	fmt.Fprintf(out, `
 == Done: every step was checked.
    The cluster is left up. Look around:
-     bin/vm kubectl get pods -A
-     bin/vm kubectl get storageclasses,ublknodes,ublkvolumes
-     bin/vm cluster node 1 'ls -l /dev/ublk*; ls -lsR /var/lib/csi-ublk/pools'
-     bin/vm cluster run bash          a shell in the cluster's network, with KUBECONFIG set
-   Remove everything: make demo-down
-`)
+     %[1]s kubectl%[2]s get pods -A
+     %[1]s kubectl%[2]s get storageclasses,ublknodes,ublkvolumes
+     %[1]s node%[2]s 1 'ls -l /dev/ublk*; ls -lsR /var/lib/csi-ublk/pools'
+     %[1]s run%[2]s bash          a shell in the cluster's network, with KUBECONFIG set
+   Remove everything: %[3]s
+`, vm, option, down)
 }
 
 // collect gathers what explains a failure. What can't be had is left out: the failure itself is what is reported.
