@@ -150,10 +150,12 @@ func (r *Reconciler) next(ctx context.Context, v *v1alpha1.UblkVolume) (again bo
 }
 
 // touches says whether a step needs the volume's lock. Looking and reporting do
-// not: they must not make a call of kubelet's fail.
+// not: they must not make a call of kubelet's fail. Nor does the release of a
+// volume whose file is gone: DeleteVolume is answered as soon as the API server
+// has it, and the unpublish that may follow at once must not find a lock.
 func touches(v verb) bool {
 	switch v {
-	case create, remove, refuse, release:
+	case create, remove, refuse:
 		return true
 	}
 	return false
