@@ -38,12 +38,6 @@ func onNode(t *testing.T, namespace, node string) *corev1.Pod {
 	return pod
 }
 
-// devices returns the names of the ublk devices of the helper pod's kernel.
-func devices(t *testing.T, helper *corev1.Pod) string {
-	t.Helper()
-	return run(t, helper, "ls /sys/class/ublk-char 2>/dev/null; ls -d /sys/block/ublkb* 2>/dev/null; true")
-}
-
 // deviceOf returns the kernel name (ublkbN) of the device behind a test pod's volume.
 func deviceOf(t *testing.T, pod *corev1.Pod, mode corev1.PersistentVolumeMode) string {
 	t.Helper()

@@ -31,10 +31,6 @@ func withMode(mode csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability {
 	return c
 }
 
-func on(node string) *csi.Topology {
-	return &csi.Topology{Segments: map[string]string{driver.TopologyKey: node}}
-}
-
 func TestParseCreateRefuses(t *testing.T) {
 	cases := map[string]struct {
 		change  func(*csi.CreateVolumeRequest)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
@@ -68,8 +69,8 @@ func get(t *testing.T, config *rest.Config, address string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dial := func(_, _ string) (net.Conn, error) { return net.Dial("tcp", address) }
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: c, Dial: dial}}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, "tcp", address) }
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: c, DialContext: dial}}
 	r, err := client.Get(config.Host)
 	if err != nil {
 		t.Fatal(err)
