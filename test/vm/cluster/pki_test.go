@@ -69,7 +69,9 @@ func get(t *testing.T, config *rest.Config, address string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, "tcp", address) }
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: c, DialContext: dial}}
 	r, err := client.Get(config.Host)
 	if err != nil {
