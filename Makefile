@@ -78,17 +78,18 @@ test-apiserver: report vm ## The controller role against a real API server, with
 
 # Packages with tests behind the build tag ublk: those that need the driver.
 KERNEL_PACKAGES = $(shell git grep --untracked -lE '^//go:build .*\bublk\b' -- '*_test.go' | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
-# kernel runs them in guests with the kernel $(1), two guests at a time; $(2) are more flags.
-kernel = $(call run,kernel-$(1),go test -tags ublk -p 2 -timeout 15m -json $(2) -exec '$(CURDIR)/$(VM) exec --kernel $(1) --with csi-ublk=$(CURDIR)/bin/csi-ublk --' $(KERNEL_PACKAGES))
+# kernel runs them in guests with the kernel $(1), which deletes devices the way $(2)
+# says (docs/kernels.md), two guests at a time; $(3) are more flags.
+kernel = $(call run,kernel-$(1),env UBLK_EXPECT_KIND=$(2) go test -tags ublk -p 2 -timeout 15m -json $(3) -exec '$(CURDIR)/$(VM) exec --kernel $(1) --with csi-ublk=$(CURDIR)/bin/csi-ublk --' $(KERNEL_PACKAGES))
 
 .PHONY: test-kernel test-kernel-current test-kernel-fixed test-kernel-lts
 test-kernel: test-kernel-current test-kernel-fixed test-kernel-lts ## Tests against the real driver, on all three kernels
 test-kernel-current: report vm build
-	$(call kernel,current)
+	$(call kernel,current,LOCKED)
 test-kernel-fixed: report vm build
-	$(call kernel,fixed)
+	$(call kernel,fixed,UNLOCKED)
 test-kernel-lts: report vm build
-	$(call kernel,lts,-short)
+	$(call kernel,lts,NOWAIT,-short)
 
 .PHONY: test-sanity
 test-sanity: report vm ## The community's csi-sanity against the real driver on a node

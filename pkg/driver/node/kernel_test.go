@@ -24,7 +24,7 @@ import (
 )
 
 // These tests run as root in a guest: a device server process of the real binary
-// (CSI_UBLK_BIN), a pool on the guest's data disk, file systems that are mounted.
+// (CSI_UBLK_BIN, or the one in PATH), a pool on the guest's data disk, file systems that are mounted.
 
 const (
 	mib = 1 << 20
@@ -80,7 +80,10 @@ func runInWorld(m *testing.M) (int, error) {
 func startServer() error {
 	bin := os.Getenv("CSI_UBLK_BIN")
 	if bin == "" {
-		return errors.New("CSI_UBLK_BIN must name the csi-ublk binary")
+		var err error
+		if bin, err = exec.LookPath("csi-ublk"); err != nil {
+			return fmt.Errorf("set CSI_UBLK_BIN, or put csi-ublk in PATH: %w", err)
+		}
 	}
 	world.server = exec.Command(bin, "server", "--state-dir", world.dir, "--socket", filepath.Join(world.dir, "server.sock"), "--http-address", "")
 	world.server.Stdout, world.server.Stderr = os.Stderr, os.Stderr
