@@ -33,7 +33,7 @@ func TestDelete(t *testing.T) {
 	if v := get(t, "delete"); v != nil {
 		t.Errorf("left behind: %+v", v)
 	}
-	if n.files["delete"] {
+	if n.has("delete") {
 		t.Error("the node was not asked to remove the file")
 	}
 	seen(t, "delete", "delete", 100*mib)
@@ -55,7 +55,7 @@ func TestDeleteInUseChangesNothing(t *testing.T) {
 	n.tell(func(n *node) { n.inUse["in-use"] = true })
 	want(t, remove(t, "in-use"), codes.FailedPrecondition, "in use on node in-use (the volume is attached)", "nothing was removed")
 	v := get(t, "in-use")
-	if v == nil || v.Spec.State != v1alpha1.VolumePresent || v.DeletionTimestamp != nil || !n.files["in-use"] {
+	if v == nil || v.Spec.State != v1alpha1.VolumePresent || v.DeletionTimestamp != nil || !n.has("in-use") {
 		t.Fatalf("something changed: %+v", v)
 	}
 	eventually(t, "ready again", func() bool {

@@ -118,6 +118,13 @@ func (n *node) status(ctx context.Context, v *v1alpha1.UblkVolume, condition str
 	_ = api.Status().Update(ctx, v) // a conflict brings another event
 }
 
+// has says whether the node has the volume's file.
+func (n *node) has(volume string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.files[volume]
+}
+
 // tell changes the actor's mind and makes it look at all its volumes again.
 func (n *node) tell(change func(*node)) {
 	n.mu.Lock()
