@@ -1,15 +1,14 @@
 package pool
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-ublk/csi-ublk/pkg/pool/command"
 )
 
 // fsLabel marks file systems that were made to be pools. XFS takes 12 bytes.
@@ -82,35 +81,15 @@ func format(ctx context.Context, fsType, path string, d discard) error {
 	if d == keepBlocks {
 		args = append(args, keep)
 	}
-	return run(ctx, name, append(args, path)...)
+	return command.Run(ctx, name, append(args, path)...)
 }
 
 // grow makes a mounted file system fill its device. It is no error if it does.
 func grow(ctx context.Context, fsType, mountpoint string) error {
 	switch fsType {
 	case "btrfs":
-		return run(ctx, "btrfs", "filesystem", "resize", "max", mountpoint)
+		return command.Run(ctx, "btrfs", "filesystem", "resize", "max", mountpoint)
 	default:
-		return run(ctx, "xfs_growfs", "-d", mountpoint)
+		return command.Run(ctx, "xfs_growfs", "-d", mountpoint)
 	}
-}
-
-// run executes a command; its error carries the command's last words.
-func run(ctx context.Context, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", name, ctx.Err())
-	}
-	said := strings.Join(strings.Fields(out.String()), " ")
-	if len(said) > 400 {
-		said = "..." + said[len(said)-400:]
-	}
-	return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, said)
 }

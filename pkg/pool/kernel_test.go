@@ -23,7 +23,7 @@ import (
 // These tests run as root in a guest whose data disk is theirs.
 var disk = cmp.Or(os.Getenv("CSI_UBLK_DATA_DISK"), "/dev/ubdb")
 
-func command(t *testing.T, name string, args ...string) string {
+func program(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
@@ -55,7 +55,7 @@ func blankDisk(t *testing.T) {
 func stateOn(t *testing.T, fsType string) string {
 	t.Helper()
 	blankDisk(t)
-	command(t, "mkfs."+fsType, map[string]string{"ext4": "-qFEnodiscard", "xfs": "-qfK"}[fsType], disk)
+	program(t, "mkfs."+fsType, map[string]string{"ext4": "-qFEnodiscard", "xfs": "-qfK"}[fsType], disk)
 	dir := t.TempDir()
 	if err := unix.Mount(disk, dir, fsType, 0, ""); err != nil {
 		t.Fatal(err)
@@ -208,11 +208,11 @@ func TestDeviceThatIsNotBlank(t *testing.T) {
 		put  func(*testing.T)
 		says string
 	}{
-		"a file system":  {func(t *testing.T) { command(t, "mkfs.ext4", "-qFEnodiscard", "-L", "precious", disk) }, `ext4, labelled "precious"`},
-		"somebody's XFS": {func(t *testing.T) { command(t, "mkfs.xfs", "-qfK", disk) }, "it holds xfs"},
-		"a swap area":    {func(t *testing.T) { command(t, "mkswap", disk) }, "it holds swap"},
+		"a file system":  {func(t *testing.T) { program(t, "mkfs.ext4", "-qFEnodiscard", "-L", "precious", disk) }, `ext4, labelled "precious"`},
+		"somebody's XFS": {func(t *testing.T) { program(t, "mkfs.xfs", "-qfK", disk) }, "it holds xfs"},
+		"a swap area":    {func(t *testing.T) { program(t, "mkswap", disk) }, "it holds swap"},
 		"raw data":       {func(t *testing.T) { write(t, 8192, "a database without a signature") }, "data of an unknown kind"},
-		"our label, with another file system than asked for": {func(t *testing.T) { command(t, "mkfs.ext4", "-qFEnodiscard", "-L", fsLabel, disk) }, "it holds ext4"},
+		"our label, with another file system than asked for": {func(t *testing.T) { program(t, "mkfs.ext4", "-qFEnodiscard", "-L", fsLabel, disk) }, "it holds ext4"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			blankDisk(t)

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
+	"github.com/csi-ublk/csi-ublk/pkg/pool/command"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 )
@@ -97,7 +98,7 @@ func (f *Formatter) Format(ctx context.Context, volume, device, fsType string) e
 	if err := f.begin(volume); err != nil {
 		return fmt.Errorf("note that mkfs begins: %w", err)
 	}
-	if err := run(ctx, name, append(args, device)...); err != nil {
+	if err := command.Run(ctx, name, append(args, device)...); err != nil {
 		return err
 	}
 	// Before anybody can mount it: a mark that outlives the first write would have
@@ -126,7 +127,7 @@ func (f *Formatter) Check(ctx context.Context, device, fsType string) error {
 	if fsType != "ext4" {
 		return nil
 	}
-	err := run(ctx, "fsck.ext4", "-p", device)
+	err := command.Run(ctx, "fsck.ext4", "-p", device)
 	var exit *exec.ExitError
 	// 1: repaired; 2: repaired, and a root file system would need a reboot.
 	if errors.As(err, &exit) && exit.ExitCode() > 0 && exit.ExitCode() <= 2 {
@@ -157,24 +158,4 @@ func (f *Formatter) Forget(volume string) error {
 		return err
 	}
 	return nil
-}
-
-// run executes a command; its error carries the command's last words.
-func run(ctx context.Context, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", name, ctx.Err())
-	}
-	said := strings.Join(strings.Fields(out.String()), " ")
-	if len(said) > 400 {
-		said = "..." + said[len(said)-400:]
-	}
-	return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, said)
 }

@@ -1,0 +1,32 @@
+// Package command runs the programs that make, check and grow file systems.
+package command
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// Run executes a program and waits for it; ctx kills it. The error carries the
+// program's last words, in English whatever the locale.
+func Run(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", name, ctx.Err())
+	}
+	said := strings.Join(strings.Fields(out.String()), " ")
+	if len(said) > 400 {
+		said = "..." + said[len(said)-400:]
+	}
+	return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, said)
+}
