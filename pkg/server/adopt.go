@@ -30,7 +30,7 @@ func (s *Server) adopt() error {
 
 // observe reads the journal and asks the kernel for every device it has.
 func (s *Server) observe() (observation, []*DamagedEntryError, error) {
-	o := observation{bootID: s.bootID, tag: s.owner.tag}
+	o := observation{tag: s.owner.tag}
 	var damaged []*DamagedEntryError
 	var err error
 	if o.entries, damaged, err = s.journal.load(); err != nil {

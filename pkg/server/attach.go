@@ -240,7 +240,7 @@ func (s *Server) newEntry(spec attachSpec, b backing, gen *generation) entry {
 		Volume: spec.volume, Generation: hex.EncodeToString(id), Phase: phaseIntent,
 		Path: b.path, Inode: b.inode, Device: noDevice,
 		Queues: spec.queues, Depth: spec.depth, ReadOnly: spec.readOnly, SizeBytes: b.info.SizeBytes,
-		BootID: s.bootID, Worker: gen.name,
+		Worker: gen.name,
 	}
 }
 

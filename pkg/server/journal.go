@@ -43,7 +43,6 @@ type entry struct {
 	Depth      uint16 `json:"depth"`
 	ReadOnly   bool   `json:"readOnly,omitempty"`
 	SizeBytes  int64  `json:"sizeBytes"`
-	BootID     string `json:"bootID"`
 	Owner      string `json:"owner"`
 	// Worker names the process that serves the device, and its fence.
 	Worker string `json:"worker,omitempty"`
@@ -67,8 +66,6 @@ func (e *entry) validate() error {
 		return fmt.Errorf("phase %s without a device", e.Phase)
 	case !filepath.IsAbs(e.Path):
 		return fmt.Errorf("path %q", e.Path)
-	case e.BootID == "":
-		return errors.New("no boot id")
 	}
 	return nil
 }
@@ -86,8 +83,15 @@ func (e *DamagedEntryError) Error() string {
 
 func (e *DamagedEntryError) Unwrap() error { return e.Err }
 
-// A journal keeps one file a volume. Its methods may be called at once from
-// many goroutines; only calls for the same volume wait for one another.
+// A journal keeps one file a volume, in a directory of the present boot. Its
+// methods may be called at once from many goroutines; only calls for the same
+// volume wait for one another.
+//
+// Nothing is synced to the disk. A ublk device does not outlive its kernel, so
+// an entry must survive the process and not the machine: the page cache and the
+// atomicity of rename are enough for that, and two hundred attaches at once wait
+// for no disk. What a power cut makes of the files does not matter: they are of
+// a former boot then and are removed unread.
 type journal struct {
 	dir   string
 	owner string
@@ -105,11 +109,26 @@ type volumeMutex struct {
 // damagedDir is where unusable files are moved to, below the journal.
 const damagedDir = "damaged"
 
-func openJournal(dir, owner string) (*journal, error) {
-	if err := os.MkdirAll(filepath.Join(dir, damagedDir), 0o700); err != nil {
+// openJournal opens the journal of this boot in dir and removes those of former
+// boots, whose devices are gone.
+func openJournal(dir, bootID, owner string) (*journal, error) {
+	j := &journal{dir: filepath.Join(dir, bootID), owner: owner, busy: make(map[string]*volumeMutex)}
+	if err := os.MkdirAll(filepath.Join(j.dir, damagedDir), 0o700); err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
-	return &journal{dir: dir, owner: owner, busy: make(map[string]*volumeMutex)}, nil
+	boots, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	for _, b := range boots {
+		if b.Name() == bootID {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, b.Name())); err != nil {
+			return nil, fmt.Errorf("remove the journal of a former boot: %w", err)
+		}
+	}
+	return j, nil
 }
 
 func (j *journal) path(volume string) string { return filepath.Join(j.dir, volume+".json") }
@@ -134,7 +153,7 @@ func (j *journal) lock(volume string) (unlock func()) {
 	}
 }
 
-// put writes the volume's entry. When it returns the entry is on the medium.
+// put writes the volume's entry. When it returns the entry outlives the process.
 func (j *journal) put(e *entry) error {
 	e.Format, e.Owner = journalFormat, j.owner
 	if err := e.validate(); err != nil {
@@ -145,7 +164,7 @@ func (j *journal) put(e *entry) error {
 		return fmt.Errorf("journal volume %s: %w", e.Volume, err)
 	}
 	defer j.lock(e.Volume)()
-	if err := writeFileDurably(j.path(e.Volume), append(b, '\n')); err != nil {
+	if err := replaceFile(j.path(e.Volume), append(b, '\n'), nil); err != nil {
 		return fmt.Errorf("journal volume %s: %w", e.Volume, err)
 	}
 	return nil
@@ -160,9 +179,6 @@ func (j *journal) remove(volume, generation string) error {
 	}
 	// One that can't be read is ours to remove as well: nobody else wrote it.
 	if err := os.Remove(j.path(volume)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("journal volume %s: %w", volume, err)
-	}
-	if err := syncDir(j.dir); err != nil {
 		return fmt.Errorf("journal volume %s: %w", volume, err)
 	}
 	return nil

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -14,7 +13,7 @@ import (
 
 func testJournal(t *testing.T) *journal {
 	t.Helper()
-	j, err := openJournal(t.TempDir(), "me")
+	j, err := openJournal(t.TempDir(), "boot", "me")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +23,7 @@ func testJournal(t *testing.T) *journal {
 func testEntry(volume string) *entry {
 	return &entry{
 		Volume: volume, Generation: "g1", Phase: phaseLive, Path: "/pools/p/" + volume, Inode: 7,
-		Device: 3, Queues: 1, Depth: 64, SizeBytes: 1 << 20, BootID: "boot", Worker: "w-1",
+		Device: 3, Queues: 1, Depth: 64, SizeBytes: 1 << 20, Worker: "w-1",
 	}
 }
 
@@ -114,55 +113,62 @@ func TestUnusableFilesAreMovedAsideAndNamed(t *testing.T) {
 
 func valid(volume, owner string) string {
 	return `{"format":1,"volume":"` + volume + `","generation":"g","phase":"live","path":"/p","inode":1,"device":0,` +
-		`"queues":1,"depth":1,"sizeBytes":4096,"bootID":"b","owner":"` + owner + `"}`
+		`"queues":1,"depth":1,"sizeBytes":4096,"owner":"` + owner + `"}`
 }
 
-// A power cut may fall between any two of these steps: the name must lead to a
-// whole file at every one of them.
-func TestEntriesAreSyncedBeforeTheyGetTheirName(t *testing.T) {
-	j := testJournal(t)
-	var order []string
+// An entry is of no use to another boot, and attaches must not queue for a disk.
+func TestTheJournalWaitsForNoDisk(t *testing.T) {
 	syncFile = func(f *os.File) error {
-		_, err := os.Stat(j.path("a"))
-		named := err == nil
-		switch {
-		case f.Name() == j.dir:
-			order = append(order, "directory, named "+map[bool]string{true: "yes", false: "no"}[named])
-		default:
-			b, err := os.ReadFile(f.Name())
-			if err != nil || !bytes.Contains(b, []byte(`"volume": "a"`)) {
-				t.Errorf("synced a file that holds %q (%v)", b, err)
-			}
-			order = append(order, "file, named "+map[bool]string{true: "yes", false: "no"}[named])
-		}
-		return f.Sync()
+		t.Errorf("%s was synced", f.Name())
+		return nil
 	}
 	defer func() { syncFile = (*os.File).Sync }()
-	if err := j.put(testEntry("a")); err != nil {
-		t.Fatal(err)
-	}
-	want := []string{"file, named no", "directory, named yes"}
-	if d := cmp.Diff(want, order); d != "" {
-		t.Errorf("order of syncs (-want +got):\n%s", d)
+	j := testJournal(t)
+	if err := errors.Join(j.put(testEntry("a")), j.remove("a", "g1")); err != nil {
+		t.Error(err)
 	}
 }
 
-func TestAFailedSyncLeavesTheOldEntryAndNoTemporaryFile(t *testing.T) {
+func TestAFormerBootLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	for _, boot := range []string{"first", "second"} {
+		j, err := openJournal(dir, boot, "me")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if entries, damaged := load(t, j); len(entries) != 0 || len(damaged) != 0 {
+			t.Errorf("boot %s finds %d entries and %d damaged ones, want none", boot, len(entries), len(damaged))
+		}
+		if err := j.put(testEntry("a")); err != nil {
+			t.Fatal(err)
+		}
+		// What a power cut may leave.
+		if err := os.WriteFile(j.path("b"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 || left[0].Name() != "second" {
+		t.Errorf("left are %v (%v), want second only", left, err)
+	}
+}
+
+func TestAFailedWriteLeavesTheOldEntryAndNoTemporaryFile(t *testing.T) {
 	j := testJournal(t)
 	if err := j.put(testEntry("a")); err != nil {
 		t.Fatal(err)
 	}
-	boom := errors.New("no space")
-	syncFile = func(*os.File) error { return boom }
-	defer func() { syncFile = (*os.File).Sync }()
-	e := testEntry("a")
-	e.Phase = phaseStopping
-	if err := j.put(e); !errors.Is(err, boom) {
-		t.Fatalf("put answered %v, want the sync's error", err)
+	// A directory can't be replaced by a file: the rename fails.
+	if err := os.MkdirAll(filepath.Join(j.path("b"), "in the way"), 0o700); err != nil {
+		t.Fatal(err)
 	}
-	got, _ := load(t, j)
-	if len(got) != 1 || got[0].Phase != phaseLive {
-		t.Errorf("entries %+v, want the old one", got)
+	if err := j.put(testEntry("b")); err == nil {
+		t.Fatal("put answered nil, want the rename's error")
+	}
+	os.RemoveAll(j.path("b"))
+	got, damaged := load(t, j)
+	if len(got) != 1 || got[0].Volume != "a" || len(damaged) != 0 {
+		t.Errorf("entries %+v, damaged %v, want a alone", got, damaged)
 	}
 	if left, _ := filepath.Glob(filepath.Join(j.dir, tempPrefix+"*")); len(left) != 0 {
 		t.Errorf("temporary files left: %v", left)

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 )
 
@@ -51,50 +50,4 @@ func loadOwner(path string) (owner, error) {
 		return owner{}, fmt.Errorf("read owner id: %s does not hold 32 hex digits; restore it, or remove it once no ublk device is left", path)
 	}
 	return newOwner(id), nil
-}
-
-// writeFileDurably replaces a file so that after a crash or a power cut it
-// holds either what it did or all of data.
-func writeFileDurably(path string, data []byte) (err error) {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, tempPrefix+"*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err := f.Write(data); err != nil {
-		f.Close()
-		return err
-	}
-	// Before the rename: the name must never lead to a file without content.
-	if err := syncFile(f); err != nil {
-		f.Close()
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-// tempPrefix marks files that a crash left half written.
-const tempPrefix = ".tmp-"
-
-// syncFile is a variable for the test that pins the order of syncs and rename.
-var syncFile = (*os.File).Sync
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return syncFile(d)
 }

@@ -10,7 +10,6 @@ import (
 
 // An observation is what a server finds when it starts.
 type observation struct {
-	bootID  string
 	tag     uint64
 	entries []*entry
 	devices []ublk.DeviceInfo
@@ -52,8 +51,6 @@ func plan(o observation) []step {
 	var steps []step
 	for _, e := range o.entries {
 		switch {
-		case e.BootID != o.bootID:
-			steps = append(steps, step{doDrop, e, nil, "the machine was booted since"})
 		case ours[e.Device] == nil:
 			steps = append(steps, step{doDrop, e, nil, "the kernel has no such device of ours"})
 		default:

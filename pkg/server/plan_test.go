@@ -13,11 +13,7 @@ func TestPlan(t *testing.T) {
 	const ourTag, otherTag = 1, 2
 	at := func(volume string, p phase, device int64) *entry {
 		e := testEntry(volume)
-		e.Phase, e.Device, e.BootID = p, device, "now"
-		return e
-	}
-	former := func(e *entry) *entry {
-		e.BootID = "before"
+		e.Phase, e.Device = p, device
 		return e
 	}
 	ours := func(id uint32, s ublk.DeviceState) ublk.DeviceInfo {
@@ -41,8 +37,6 @@ func TestPlan(t *testing.T) {
 		"also if its I/O fails meanwhile":                  {entries{at("v", phaseLive, 3)}, devices{ours(3, ublk.StateFailIO)}, []string{"recover v 3"}},
 		"a live volume whose device was stopped is gone":   {entries{at("v", phaseLive, 3)}, devices{ours(3, ublk.StateDead)}, []string{"delete v 3"}},
 		"a live volume without a device is dropped":        {entries{at("v", phaseLive, 3)}, nil, []string{"drop v"}},
-		"after a boot every entry is dropped":              {entries{former(at("v", phaseLive, 3)), former(at("w", phaseIntent, noDevice))}, nil, []string{"drop v", "drop w"}},
-		"a former boot's entry claims no device":           {entries{former(at("v", phaseLive, 3))}, devices{ours(3, ublk.StateLive)}, []string{"drop v", "delete 3"}},
 		"a foreign device under our id is not touched":     {entries{at("v", phaseLive, 3)}, devices{foreign(3)}, []string{"drop v"}},
 		"foreign devices get no step":                      {nil, devices{foreign(1), foreign(2)}, nil},
 		"our device in no entry is deleted":                {nil, devices{ours(5, ublk.StateQuiesced), foreign(6)}, []string{"delete 5"}},
@@ -56,7 +50,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			for _, s := range plan(observation{bootID: "now", tag: ourTag, entries: c.entries, devices: c.devices}) {
+			for _, s := range plan(observation{tag: ourTag, entries: c.entries, devices: c.devices}) {
 				text := string(s.verb)
 				if s.entry != nil {
 					text += " " + s.entry.Volume

@@ -137,7 +137,7 @@ func open(o Options, dir string) (_ *Server, err error) {
 	if s.owner, err = loadOwner(filepath.Join(dir, "owner")); err != nil {
 		return nil, err
 	}
-	if s.journal, err = openJournal(filepath.Join(dir, "journal"), s.owner.id); err != nil {
+	if s.journal, err = openJournal(filepath.Join(dir, "journal"), s.bootID, s.owner.id); err != nil {
 		return nil, err
 	}
 	control, err := ublk.OpenControl(ublk.ControlOptions{Timeout: o.CommandTimeout, Owner: s.owner.tag})

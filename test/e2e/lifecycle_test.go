@@ -81,7 +81,7 @@ func TestLifecycle(t *testing.T) {
 			gone(t, pv)
 			gone(t, volume)
 			eventually(t, deviceGone, "the volume's file is gone", func(ctx context.Context) error {
-				out, err := exec(ctx, helper, "ls /state/pools/"+volume.Spec.Pool+"/volumes /state/pools/"+volume.Spec.Pool+"/trash /state/server/journal")
+				out, err := exec(ctx, helper, "ls /state/pools/"+volume.Spec.Pool+"/volumes /state/pools/"+volume.Spec.Pool+"/trash /state/server/journal/*")
 				if err != nil || strings.Contains(out, volume.Name) {
 					return fmt.Errorf("%s %v", out, err)
 				}

@@ -145,12 +145,21 @@ func (n *node) finish() {
 	n.nothingLeft()
 }
 
+// journal is the path of a file in the server's journal of this boot.
+func (n *node) journal(name string) string {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return filepath.Join(n.state, "server/journal", strings.TrimSpace(string(boot)), name)
+}
+
 // nothingLeft waits until neither kernel nor journal know a device of this node;
 // deletions go on for a moment after a detach.
 func (n *node) nothingLeft() {
 	n.t.Helper()
 	n.eventually("the journal to be empty", func() error {
-		left, err := filepath.Glob(filepath.Join(n.state, "server/journal/*.json"))
+		left, err := filepath.Glob(n.journal("*.json"))
 		if len(left) > 0 {
 			err = fmt.Errorf("it holds %v", left)
 		}

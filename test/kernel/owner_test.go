@@ -116,7 +116,7 @@ func TestADeviceOfOursInNoJournalIsDeleted(t *testing.T) {
 	n.attach("kept", 16<<20, client.AttachOptions{})
 	lost := n.attach("lost", 16<<20, client.AttachOptions{})
 	n.kill()
-	if err := os.Remove(filepath.Join(n.state, "server/journal/lost.json")); err != nil {
+	if err := os.Remove(n.journal("lost.json")); err != nil {
 		t.Fatal(err)
 	}
 	n.start()
@@ -137,7 +137,7 @@ func TestADamagedJournalEntryStopsNothing(t *testing.T) {
 	bad := n.attach("bad", 16<<20, client.AttachOptions{})
 	inUse := openDisk(t, bad.Path)
 	n.kill()
-	entry := filepath.Join(n.state, "server/journal/bad.json")
+	entry := n.journal("bad.json")
 	if err := os.WriteFile(entry, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestADamagedJournalEntryStopsNothing(t *testing.T) {
 	if !slices.Contains(devices(t), fmt.Sprintf("ublkc%d", bad.DeviceID)) {
 		t.Error("a device that is open was deleted")
 	}
-	if _, err := os.Stat(filepath.Join(n.state, "server/journal/damaged/bad.json")); err != nil {
+	if _, err := os.Stat(n.journal("damaged/bad.json")); err != nil {
 		t.Error(err)
 	}
 	inUse.Close()
