@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"slices"
 	"syscall"
 	"time"
 
@@ -143,23 +142,22 @@ func (r *release) close(ctx context.Context) error {
 }
 
 // waitGone waits until the kernel has no device of ours by this id. Its entry in
-// sysfs goes first; the id is in use until the kernel forgets it.
+// sysfs goes first; the id is in use until the kernel forgets it. Only this one
+// entry is looked at: the wait must not grow with the number of devices.
 func (s *Server) waitGone(ctx context.Context, id uint32) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		listed, err := ublk.Devices()
+		listed, err := ublk.Listed(id)
 		if err != nil {
 			return err
 		}
-		if !slices.Contains(listed, id) {
+		if !listed {
 			info, err := s.kernel.info(id)
 			if isGone(err) || err == nil && info.Owner != s.owner.tag {
 				return nil
 			}
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := sleep(ctx, pause); err != nil {
+			return err
 		}
 	}
 }

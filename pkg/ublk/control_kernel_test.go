@@ -107,6 +107,11 @@ func TestDeviceInfoReadsBackWhatAddWrote(t *testing.T) {
 	if err != nil || len(ids) != 1 || ids[0] != 777 {
 		t.Errorf("devices %v, %v", ids, err)
 	}
+	for id, want := range map[uint32]bool{777: true, 77: false} {
+		if listed, err := Listed(id); err != nil || listed != want {
+			t.Errorf("device %d listed: %t, %v; want %t", id, listed, err, want)
+		}
+	}
 }
 
 func TestParamsReadBackWhatSetWrote(t *testing.T) {

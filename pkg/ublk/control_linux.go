@@ -249,6 +249,20 @@ func Devices() ([]uint32, error) {
 	return ids, nil
 }
 
+// Listed says whether the kernel lists a device of that id, whoever's it is. It
+// takes the same time with any number of devices. After a deletion the id is
+// unlisted a little before it is free.
+func Listed(id uint32) (bool, error) {
+	_, err := os.Lstat("/sys/class/ublk-char/ublkc" + strconv.FormatUint(uint64(id), 10))
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	}
+	return false, opError("list", int64(id), err)
+}
+
 func bytesOf[T any](p *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
 }

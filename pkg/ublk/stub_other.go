@@ -41,6 +41,8 @@ func (*Control) ProbeDeleteKind(context.Context) (DeleteKind, error)  { return D
 // Devices lists the devices of the kernel.
 func Devices() ([]uint32, error) { return nil, errStub }
 
+func Listed(uint32) (bool, error) { return false, errStub }
+
 // Ring runs requests.
 type Ring struct{}
 
