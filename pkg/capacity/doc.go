@@ -15,6 +15,9 @@ type Pool struct {
 	Name            string
 	CapacityBytes   int64 // what may be promised: size less the reserve
 	ReclaimingBytes int64 // of deleted volumes, not free yet
+	// EphemeralBytes are the full sizes of volumes that the node made by itself:
+	// promised, as those of volumes are, but not known as such.
+	EphemeralBytes int64
 	// Refusal says why the pool takes no new volume; "" means it does.
 	Refusal string
 }

@@ -152,15 +152,14 @@ func (l *Ledger) add(at Place, bytes int64) {
 	}
 }
 
-// limit is what may be promised in a pool altogether. The trash of a pool takes
-// real bytes, so it is taken off before the overcommit.
+// limit is what may be promised to volumes in a pool altogether. The trash of a
+// pool takes real bytes, so it is taken off before the overcommit; what ephemeral
+// volumes were promised is taken off after it.
 func (l *Ledger) limit(p Pool) int64 {
-	bytes := float64(max(p.CapacityBytes-p.ReclaimingBytes, 0)) * l.overcommit
-	if bytes >= math.MaxInt64 {
-		return math.MaxInt64
+	bytes := max(p.CapacityBytes-p.ReclaimingBytes, 0)
+	if l.overcommit != 1 { // 1 is exact, where a float has 53 bits only
+		// The conversion of a float that is too large is not defined.
+		bytes = int64(min(float64(bytes)*l.overcommit, math.MaxInt64/2))
 	}
-	if l.overcommit == 1 { // exact, where a float has 53 bits only
-		return max(p.CapacityBytes-p.ReclaimingBytes, 0)
-	}
-	return int64(bytes)
+	return max(bytes-p.EphemeralBytes, 0)
 }

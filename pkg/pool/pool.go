@@ -27,12 +27,14 @@ type Pool struct {
 	limiter *rate.Limiter
 	wake    chan struct{} // holds a token when doomed is not empty
 
-	mu         sync.Mutex
-	sizes      map[string]int64 // volume id → full size, those being created included
-	promised   int64            // sum of sizes
-	reclaiming int64            // allocated bytes in the trash
-	doomed     []trashed        // files in the trash that may be freed
-	foreign    int64            // bytes that others use on the file system of a path pool
+	mu             sync.Mutex
+	sizes          map[string]int64 // volume id → full size, those being created included
+	promised       int64            // sum of sizes
+	ephemeral      map[string]Ephemeral
+	ephemeralBytes int64     // sum of their sizes
+	reclaiming     int64     // allocated bytes in the trash
+	doomed         []trashed // files in the trash that may be freed
+	foreign        int64     // bytes that others use on the file system of a path pool
 }
 
 // Open sets a pool up and reads what is in it. It may be repeated at any time and
@@ -70,10 +72,11 @@ func open(ctx context.Context, o Options) (*Pool, error) {
 		return nil, err
 	}
 	p := &Pool{
-		o:       o,
-		limiter: rate.NewLimiter(rate.Limit(o.ReclaimBytesPerSecond), reclaimStepBytes),
-		wake:    make(chan struct{}, 1),
-		sizes:   make(map[string]int64),
+		o:         o,
+		limiter:   rate.NewLimiter(rate.Limit(o.ReclaimBytesPerSecond), reclaimStepBytes),
+		wake:      make(chan struct{}, 1),
+		sizes:     make(map[string]int64),
+		ephemeral: make(map[string]Ephemeral),
 	}
 	if err := p.load(); err != nil {
 		p.Close()
@@ -122,6 +125,13 @@ func (p *Pool) index() error {
 		p.sizes[name] = st.Size
 		p.promised += st.Size
 	})
+	for name := range p.sizes {
+		mark, readErr := readMark(p.volumes, name)
+		if mark != nil {
+			p.mark(name, mark)
+		}
+		err = errors.Join(err, readErr)
+	}
 	if err != nil {
 		return fmt.Errorf("read volumes: %w", err)
 	}

@@ -15,8 +15,9 @@ type Usage struct {
 	CapacityBytes int64
 	// FreeBytes is the file system's free space.
 	FreeBytes int64
-	// PromisedBytes is the sum of the full sizes of the volumes.
-	PromisedBytes int64
+	// PromisedBytes is the sum of the full sizes of the volumes, of which
+	// EphemeralBytes are those of ephemeral ones.
+	PromisedBytes, EphemeralBytes int64
 	// ReclaimingBytes is what deleted volumes still take.
 	ReclaimingBytes int64
 }
@@ -63,6 +64,7 @@ func (p *Pool) usageOf(fs space) Usage {
 		CapacityBytes:   max(0, capacity),
 		FreeBytes:       fs.free,
 		PromisedBytes:   p.promised,
+		EphemeralBytes:  p.ephemeralBytes,
 		ReclaimingBytes: p.reclaiming,
 	}
 }
@@ -91,6 +93,12 @@ func (p *Pool) reserve(id string, sizeBytes int64) error {
 func (p *Pool) release(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.forget(id)
+}
+
+// forget needs p.mu.
+func (p *Pool) forget(id string) {
+	p.unmark(id)
 	p.promised -= p.sizes[id]
 	delete(p.sizes, id)
 }

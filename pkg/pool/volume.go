@@ -54,11 +54,11 @@ func VolumePath(stateDir, pool, id string) string {
 // another one the error is a *SizeError. The error is a *FullError when the full
 // size does not fit.
 func (p *Pool) Create(id string, sizeBytes int64) error {
-	if err := CheckID(id); err != nil {
+	if err := checkNew(id, sizeBytes); err != nil {
 		return err
 	}
-	if sizeBytes <= 0 {
-		return fmt.Errorf("create volume %s: size %d: %w", id, sizeBytes, ErrInvalid)
+	if _, ephemeral := p.Ephemeral(id); ephemeral {
+		return fmt.Errorf("create volume %s: an ephemeral volume of that id exists: %w", id, fs.ErrExist)
 	}
 	has, err := p.Size(id)
 	switch {
@@ -73,7 +73,7 @@ func (p *Pool) Create(id string, sizeBytes int64) error {
 	if err := p.reserve(id, sizeBytes); err != nil {
 		return err
 	}
-	if err := p.createFile(id, sizeBytes); err != nil {
+	if err := p.createFile(id, sizeBytes, nil); err != nil {
 		p.release(id)
 		return fmt.Errorf("create volume %s in pool %s: %w", id, p.o.Name, err)
 	}
@@ -81,9 +81,20 @@ func (p *Pool) Create(id string, sizeBytes int64) error {
 	return nil
 }
 
+func checkNew(id string, sizeBytes int64) error {
+	if err := CheckID(id); err != nil {
+		return err
+	}
+	if sizeBytes <= 0 {
+		return fmt.Errorf("create volume %s: size %d: %w", id, sizeBytes, ErrInvalid)
+	}
+	return nil
+}
+
 // createFile makes the file without a name, so that a crash leaves none behind,
-// and gives it one when it has its size.
-func (p *Pool) createFile(id string, sizeBytes int64) error {
+// and gives it one when it has its size and its mark. Only one without a mark is
+// to survive a power cut.
+func (p *Pool) createFile(id string, sizeBytes int64, mark *Ephemeral) error {
 	fd, err := unix.Openat(int(p.volumes.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return fmt.Errorf("open unnamed file: %w", err)
@@ -93,11 +104,18 @@ func (p *Pool) createFile(id string, sizeBytes int64) error {
 	if err := unix.Ftruncate(fd, sizeBytes); err != nil {
 		return fmt.Errorf("set size %d: %w", sizeBytes, err)
 	}
-	if err := unix.Fsync(fd); err != nil {
+	if mark != nil {
+		if err := writeMark(f, mark); err != nil {
+			return err
+		}
+	} else if err := unix.Fsync(fd); err != nil {
 		return fmt.Errorf("sync: %w", err)
 	}
 	if err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), int(p.volumes.Fd()), id, unix.AT_SYMLINK_FOLLOW); err != nil {
 		return fmt.Errorf("name file: %w", err)
+	}
+	if mark != nil {
+		return nil
 	}
 	if err := p.volumes.Sync(); err != nil {
 		return fmt.Errorf("sync directory: %w", err)
@@ -130,6 +148,9 @@ func (p *Pool) Size(id string) (int64, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if _, ok := p.ephemeral[id]; ok {
+		p.ephemeralBytes += st.Size - p.sizes[id]
+	}
 	// Also takes in a file that somebody put there.
 	p.promised += st.Size - p.sizes[id]
 	p.sizes[id] = st.Size
@@ -174,13 +195,15 @@ func (p *Pool) Delete(id string) error {
 	}
 	t := trashed{name: name, counted: allocated(st)}
 	p.mu.Lock()
-	p.promised -= p.sizes[id]
-	delete(p.sizes, id)
+	_, ephemeral := p.ephemeral[id]
+	p.forget(id)
 	p.reclaiming += t.counted
 	p.mu.Unlock()
-	// Only then may the reaper have it: a file that a crash brings back to its
-	// place must be whole.
-	err = p.syncDelete(id)
+	if !ephemeral {
+		// Only then may the reaper have it: a file that a crash brings back to
+		// its place must be whole.
+		err = p.syncDelete(id)
+	}
 	if err == nil {
 		p.reap(t)
 	}
