@@ -149,6 +149,7 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 	parts.after("http", func(ctx context.Context) error { return status.serve(ctx, o.httpAddress) })
 	parts.after("cluster", cluster.run)
 	parts.first("csi", csi.Start)
+	parts.first("sweep", func(ctx context.Context) error { return sweep(ctx, service) })
 	if o.register {
 		parts.first("registration", func(ctx context.Context) error { return registerNode(ctx, o, devices, status) })
 	}
@@ -159,6 +160,27 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 
 // poolRetry is how long a pool that could not be opened is left alone.
 const poolRetry = 15 * time.Second
+
+// sweepEvery is how often ephemeral volumes that nobody wants are looked for, after
+// the first time at the start.
+const sweepEvery = 10 * time.Minute
+
+func sweep(ctx context.Context, service *node.Service) error {
+	for {
+		removed, err := service.Sweep(ctx)
+		if len(removed) > 0 {
+			slog.Info("ephemeral volumes left behind were removed", "volumes", removed)
+		}
+		if err != nil && ctx.Err() == nil {
+			slog.Error("ephemeral volumes left behind stay", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(sweepEvery):
+		}
+	}
+}
 
 // registerNode offers the driver to kubelet once the device server answers: kubelet
 // asks at once how many volumes the node takes, and a plugin that can't say is

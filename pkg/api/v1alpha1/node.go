@@ -29,6 +29,9 @@ type PoolStatus struct {
 	// ReclaimingBytes is the space of deleted volumes that is not yet free; it
 	// can't be promised again.
 	ReclaimingBytes int64 `json:"reclaimingBytes"`
+	// EphemeralBytes are the full sizes of the pods' inline volumes, which have
+	// no object of their own.
+	EphemeralBytes int64 `json:"ephemeralBytes,omitempty"`
 	// Ready is false when the pool does not work; Message then says why.
 	Ready   bool   `json:"ready"`
 	Message string `json:"message,omitempty"`

@@ -59,7 +59,7 @@ func (s *Service) silence(name string) string {
 func offerOf(node *corev1.Node, ublk *v1alpha1.UblkNode) capacity.Node {
 	n := capacity.Node{Name: ublk.Name, Refusal: cmp.Or(nodeRefusal(node), ublkRefusal(ublk))}
 	for _, p := range ublk.Status.Pools {
-		pool := capacity.Pool{Name: p.Name, CapacityBytes: p.CapacityBytes, ReclaimingBytes: p.ReclaimingBytes}
+		pool := capacity.Pool{Name: p.Name, CapacityBytes: p.CapacityBytes, ReclaimingBytes: p.ReclaimingBytes, EphemeralBytes: p.EphemeralBytes}
 		if !p.Ready {
 			pool.Refusal = because(fmt.Sprintf("its pool %q does not work", p.Name), p.Message)
 		}

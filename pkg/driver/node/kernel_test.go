@@ -27,7 +27,6 @@ import (
 // (CSI_UBLK_BIN, or the one in PATH), a pool on the guest's data disk, file systems that are mounted.
 
 const (
-	mib = 1 << 20
 	gib = 1 << 30
 )
 

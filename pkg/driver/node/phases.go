@@ -11,6 +11,7 @@ import (
 type phase string
 
 const (
+	phaseCreate  phase = "create"
 	phaseAttach  phase = "attach"
 	phaseProbe   phase = "probe"
 	phaseMkfs    phase = "mkfs"
@@ -19,6 +20,7 @@ const (
 	phasePublish phase = "publish"
 	phaseUnmount phase = "unmount"
 	phaseDetach  phase = "detach"
+	phaseReclaim phase = "reclaim"
 )
 
 func newPhases() *prometheus.HistogramVec {

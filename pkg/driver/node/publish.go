@@ -32,14 +32,20 @@ func (s *Service) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolum
 	if err != nil {
 		return nil, err
 	}
+	if r.GetReadonly() {
+		a.readOnly, a.flags = true, a.flags.WithReadOnly()
+	}
+	if isEphemeral(r.GetVolumeContext()) {
+		if err := s.publishEphemeral(ctx, r, a); err != nil {
+			return nil, err
+		}
+		return &csi.NodePublishVolumeResponse{}, nil
+	}
 	if r.GetStagingTargetPath() == "" {
 		return nil, status.Error(codes.FailedPrecondition, "staging_target_path is empty: the volume must be staged first")
 	}
 	if err := checkPath("staging_target_path", r.GetStagingTargetPath()); err != nil {
 		return nil, err
-	}
-	if r.GetReadonly() {
-		a.readOnly, a.flags = true, a.flags.WithReadOnly()
 	}
 	err = s.exclusive(ctx, r.GetVolumeId(), "NodePublishVolume", func(ctx context.Context) error {
 		return s.timed(phasePublish, func() error {
@@ -179,20 +185,26 @@ func (s *Service) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishV
 	if err := checkPath("target_path", r.GetTargetPath()); err != nil {
 		return nil, err
 	}
-	err := s.exclusive(ctx, r.GetVolumeId(), "NodeUnpublishVolume", func(context.Context) error {
-		return s.timed(phaseUnmount, func() error {
-			if err := unmount(r.GetTargetPath()); err != nil {
-				return err
-			}
-			// Never all that is below: what is there was not put there by us.
-			if err := os.Remove(r.GetTargetPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("remove target path: %w", err)
-			}
-			return nil
-		})
+	id := localID(r.GetVolumeId())
+	err := s.exclusive(ctx, id, "NodeUnpublishVolume", func(ctx context.Context) error {
+		if err := s.timed(phaseUnmount, func() error { return unpublish(r.GetTargetPath()) }); err != nil {
+			return err
+		}
+		return s.unpublishEphemeral(ctx, id, r.GetTargetPath())
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &csi.NodeUnpublishVolumeResponse{}, nil
+}
+
+func unpublish(target string) error {
+	if err := unmount(target); err != nil {
+		return err
+	}
+	// Never all that is below: what is there was not put there by us.
+	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove target path: %w", err)
+	}
+	return nil
 }

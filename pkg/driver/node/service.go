@@ -63,6 +63,7 @@ type Options struct {
 type Service struct {
 	csi.UnimplementedNodeServer
 	o      Options
+	bootID string
 	phases *prometheus.HistogramVec
 	stats  singleflight.Group
 	ops    sync.WaitGroup
@@ -78,7 +79,11 @@ func New(o Options) (*Service, error) {
 	if o.OperationTimeout == 0 {
 		o.OperationTimeout = 10 * time.Minute
 	}
-	s := &Service{o: o, phases: newPhases()}
+	bootID, err := readBootID()
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{o: o, bootID: bootID, phases: newPhases()}
 	if o.Registerer != nil {
 		if err := o.Registerer.Register(s.phases); err != nil {
 			return nil, fmt.Errorf("register phase metrics: %w", err)

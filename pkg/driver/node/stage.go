@@ -76,15 +76,23 @@ func (s *Service) checkFile(id, poolName string) error {
 	if pool.CheckID(id) != nil {
 		return fmt.Errorf("no volume of this driver has such an id: %w", fs.ErrNotExist)
 	}
-	p, err := s.o.Pools.Pool(poolName)
-	switch {
-	case errors.Is(err, pool.ErrNotReady):
-		return status.Error(codes.Unavailable, err.Error())
-	case err != nil:
-		return status.Error(codes.FailedPrecondition, err.Error())
+	p, err := s.openPool(poolName)
+	if err != nil {
+		return err
 	}
 	_, err = p.Size(id)
 	return err
+}
+
+func (s *Service) openPool(name string) (*pool.Pool, error) {
+	p, err := s.o.Pools.Pool(name)
+	switch {
+	case errors.Is(err, pool.ErrNotReady):
+		return nil, status.Error(codes.Unavailable, err.Error())
+	case err != nil:
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return p, nil
 }
 
 // serverPatience bounds how long an operation waits for a device server that is

@@ -34,7 +34,7 @@ func (s *Service) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSt
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("volume_path %q is not absolute, nothing is there: %w", path, fs.ErrNotExist)
 	}
-	device, err := s.o.Devices.Get(ctx, r.GetVolumeId())
+	device, err := s.o.Devices.Get(ctx, localID(r.GetVolumeId()))
 	of := &device
 	switch driver.Code(err) {
 	case codes.OK:

@@ -52,6 +52,7 @@ func poolStatus(s pool.State) v1alpha1.PoolStatus {
 	// Down what may be used, up what is taken: rounding promises nothing.
 	p.CapacityBytes = u.CapacityBytes / noiseBytes * noiseBytes
 	p.FreeBytes = u.FreeBytes / noiseBytes * noiseBytes
+	p.EphemeralBytes = u.EphemeralBytes
 	p.ReclaimingBytes = (u.ReclaimingBytes + noiseBytes - 1) / noiseBytes * noiseBytes
 	return p
 }

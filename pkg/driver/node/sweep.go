@@ -1,0 +1,71 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
+	"github.com/csi-ublk/csi-ublk/pkg/pool"
+)
+
+// Sweep removes the ephemeral volumes that nobody will ask to have removed: those
+// of a former boot, and those whose pod's directory kubelet has removed, as when
+// its own directory was made anew. It returns the ids of those it removed. It is
+// meant for the start of the plugin and for now and then: it looks at every
+// ephemeral volume.
+func (s *Service) Sweep(ctx context.Context) (removed []string, err error) {
+	var errs []error
+	for _, state := range s.o.Pools.States() {
+		if state.Pool == nil {
+			continue
+		}
+		for id, mark := range state.Pool.Ephemerals() {
+			if !s.abandoned(mark) {
+				continue
+			}
+			err := s.exclusive(ctx, id, "sweep", func(ctx context.Context) error {
+				return s.sweep(ctx, state.Pool, id)
+			})
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			removed = append(removed, id)
+		}
+	}
+	return removed, errors.Join(errs...)
+}
+
+// sweep looks again, under the volume's lock.
+func (s *Service) sweep(ctx context.Context, p *pool.Pool, id string) error {
+	mark, ok := p.Ephemeral(id)
+	if !ok || !s.abandoned(mark) {
+		return nil
+	}
+	return s.removeEphemeral(ctx, p, id)
+}
+
+// abandoned says whether nobody will unpublish the volume. Kubelet makes the
+// directory that holds the target before it publishes, and removes it only after
+// it has unpublished.
+func (s *Service) abandoned(mark pool.Ephemeral) bool {
+	if mark.BootID != s.bootID {
+		return true
+	}
+	if at, err := mount.At(mark.Target); err != nil || at.Mounted {
+		return false
+	}
+	_, err := os.Lstat(filepath.Dir(mark.Target))
+	return errors.Is(err, os.ErrNotExist)
+}
+
+func readBootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read boot id: %w", err)
+	}
+	return string(b[:len(b)-1]), nil
+}
