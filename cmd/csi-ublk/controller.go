@@ -25,6 +25,7 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/capacity"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
 	"github.com/csi-ublk/csi-ublk/pkg/driver/controller"
+	"github.com/csi-ublk/csi-ublk/pkg/reconciler/kernel"
 	"github.com/csi-ublk/csi-ublk/pkg/reconciler/orphan"
 )
 
@@ -37,6 +38,8 @@ type controllerOptions struct {
 	qps            float32
 	burst          int
 	overcommit     float64
+	markNodes      bool
+	taintWedged    bool
 }
 
 // newControllerCommand is the controller role.
@@ -62,12 +65,17 @@ with "not ready" until it is theirs. A replica that loses the lease ends.`,
 	f.Float32Var(&o.qps, "kube-api-qps", 200, "requests a second to the API server")
 	f.IntVar(&o.burst, "kube-api-burst", 400, "requests at once to the API server")
 	f.Float64Var(&o.overcommit, "overcommit", 1, "bytes promised for each byte of a pool; 1 promises nothing twice")
+	f.BoolVar(&o.markNodes, "mark-nodes", true, "label nodes with how their kernel deletes devices, "+kernel.Label)
+	f.BoolVar(&o.taintWedged, "taint-wedged-nodes", false, "taint nodes whose kernel does not answer, "+kernel.Taint+":NoSchedule; needs --mark-nodes")
 	return cmd
 }
 
 func runController(ctx context.Context, o controllerOptions) error {
 	if o.overcommit < 1 {
 		return usagef("--overcommit=%v: must be 1 or more", o.overcommit)
+	}
+	if o.taintWedged && !o.markNodes {
+		return usagef("--taint-wedged-nodes needs --mark-nodes")
 	}
 	mgr, err := newControllerManager(o)
 	if err != nil {
@@ -82,6 +90,12 @@ func runController(ctx context.Context, o controllerOptions) error {
 	}
 	if err := orphan.Setup(mgr, orphan.Options{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}); err != nil {
 		return err
+	}
+	if o.markNodes {
+		err := kernel.Setup(mgr, kernel.Options{Client: mgr.GetClient(), Events: mgr.GetEventRecorder("csi-ublk"), TaintWedged: o.taintWedged})
+		if err != nil {
+			return err
+		}
 	}
 	server, err := driver.NewServer(driver.ServerOptions{
 		Endpoint:   o.endpoint,
@@ -165,7 +179,11 @@ func slimNode(o any) (any, error) {
 	if !ok {
 		return o, nil
 	}
+	kind, labelled := n.Labels[kernel.Label]
 	n.ManagedFields, n.Annotations, n.Labels = nil, nil, nil
+	if labelled {
+		n.Labels = map[string]string{kernel.Label: kind}
+	}
 	n.Status = corev1.NodeStatus{Conditions: n.Status.Conditions}
 	return n, nil
 }
