@@ -183,6 +183,10 @@ func TestAccessModes(t *testing.T) {
 			v.cap = single(v.cap)
 			v.must(v.publish("a", false))
 			v.wantCode("a second target of a single writer", v.publish("b", false), codes.FailedPrecondition)
+			// The plugin is replaced: the mount table knows.
+			next := newService(t)
+			v.s = next
+			v.wantCode("a second target, asked of the next plugin", v.publish("b", false), codes.FailedPrecondition)
 			v.down("a")
 		})
 	}

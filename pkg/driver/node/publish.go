@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
 	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
 	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
 	"github.com/csi-ublk/csi-ublk/pkg/server/client"
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -80,9 +78,7 @@ func (s *Service) publishMount(staging, target string, a access) error {
 		return s.sameMount(target, a)
 	}
 	if a.single {
-		if err := checkSingle(target, func(m *mountinfo.Info) bool {
-			return m.Mountpoint != staging && unix.Mkdev(uint32(m.Major), uint32(m.Minor)) == from.Device
-		}); err != nil {
+		if err := s.published.single(target, from.Device, staging); err != nil {
 			return err
 		}
 	}
@@ -93,6 +89,7 @@ func (s *Service) publishMount(staging, target string, a access) error {
 	if err := mount.Bind(staging, target, a.flags); err != nil {
 		return errors.Join(err, os.Remove(target))
 	}
+	s.published.add(target, from.Device)
 	return nil
 }
 
@@ -126,8 +123,7 @@ func (s *Service) publishBlock(ctx context.Context, id, target string, a access)
 		return err
 	}
 	if a.single {
-		root := "/" + filepath.Base(device.Path)
-		if err := checkSingle(target, func(m *mountinfo.Info) bool { return m.FSType == "devtmpfs" && m.Root == root }); err != nil {
+		if err := s.published.single(target, unix.Mkdev(device.Major, device.Minor), ""); err != nil {
 			return err
 		}
 	}
@@ -141,6 +137,7 @@ func (s *Service) publishBlock(ctx context.Context, id, target string, a access)
 	if err := mount.Bind(device.Path, target, a.flags); err != nil {
 		return errors.Join(err, os.Remove(target))
 	}
+	s.published.add(target, unix.Mkdev(device.Major, device.Minor))
 	return nil
 }
 
@@ -161,22 +158,6 @@ func clearStale(target string) (mount.State, error) {
 	return mount.At(target)
 }
 
-// checkSingle refuses a second target path. It reads all of mountinfo: only the
-// access modes that promise a single user pay for that.
-func checkSingle(target string, ours func(*mountinfo.Info) bool) error {
-	others, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		hit := m.Mountpoint != target && ours(m)
-		return !hit, hit
-	})
-	if err != nil {
-		return fmt.Errorf("read mountinfo: %w", err)
-	}
-	if len(others) > 0 {
-		return status.Errorf(codes.FailedPrecondition, "the access mode allows one target path, and the volume is published at %s", others[0].Mountpoint)
-	}
-	return nil
-}
-
 // NodeUnpublishVolume removes the mount at a target path, and the path itself.
 func (s *Service) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	if err := checkVolumeID(r.GetVolumeId()); err != nil {
@@ -190,6 +171,7 @@ func (s *Service) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishV
 		if err := s.timed(phaseUnmount, func() error { return unpublish(r.GetTargetPath()) }); err != nil {
 			return err
 		}
+		s.published.remove(r.GetTargetPath())
 		return s.unpublishEphemeral(ctx, id, r.GetTargetPath())
 	})
 	if err != nil {

@@ -62,11 +62,12 @@ type Options struct {
 // Service implements csi.NodeServer.
 type Service struct {
 	csi.UnimplementedNodeServer
-	o      Options
-	bootID string
-	phases *prometheus.HistogramVec
-	stats  singleflight.Group
-	ops    sync.WaitGroup
+	o         Options
+	bootID    string
+	phases    *prometheus.HistogramVec
+	published published
+	stats     singleflight.Group
+	ops       sync.WaitGroup
 }
 
 var _ csi.NodeServer = (*Service)(nil)
