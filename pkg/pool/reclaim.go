@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,6 +36,7 @@ func (p *Pool) reap(t trashed) {
 // Only one call may run at a time. A file that can't be freed is reported and
 // tried again when the pool is opened anew; it does not keep the others.
 func (p *Pool) Reclaim(ctx context.Context, report func(error)) {
+	idleIO()
 	for {
 		select {
 		case <-ctx.Done():
@@ -56,6 +58,16 @@ func (p *Pool) Reclaim(ctx context.Context, report func(error)) {
 			}
 		}
 	}
+}
+
+// idleIO gives this goroutine a thread of its own whose I/O comes after all other
+// (ioprio_set(2), IOPRIO_CLASS_IDLE), where the disk's scheduler knows priorities.
+// The thread ends with the goroutine, as it is never unlocked.
+func idleIO() {
+	const whoProcess, self, classIdle = 1, 0, 3 << 13
+	runtime.LockOSThread()
+	// Without it the rate is still bounded.
+	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, self, classIdle)
 }
 
 func (p *Pool) nextDoomed() (trashed, bool) {
