@@ -107,8 +107,10 @@ func (s *Server) stopUnused(ctx context.Context, v *volume) error {
 		switch {
 		case err == nil || isGone(err):
 			return nil
-		case !errors.Is(err, errInUse) || time.Now().After(deadline):
+		case !errors.Is(err, errInUse):
 			return err
+		case time.Now().After(deadline):
+			return s.named(ctx, v, err)
 		}
 		select {
 		case <-time.After(pause):
@@ -117,6 +119,33 @@ func (s *Server) stopUnused(ctx context.Context, v *volume) error {
 		}
 	}
 }
+
+// named adds who has the disk open to an error that only says that somebody has.
+func (s *Server) named(ctx context.Context, v *volume, err error) error {
+	var open *inUseError
+	if !errors.As(err, &open) || open.by != "" {
+		return err
+	}
+	if by, lookErr := s.users.of(ctx, v.info, v.major, v.minor); lookErr == nil && by != "" {
+		return &inUseError{v.info.ID, by}
+	}
+	return err
+}
+
+// inUseError matches errInUse.
+type inUseError struct {
+	device uint32
+	by     string // who has the disk open; "" if that is not known
+}
+
+func (e *inUseError) Error() string {
+	if e.by == "" {
+		return fmt.Sprintf("device %d: %v", e.device, errInUse)
+	}
+	return fmt.Sprintf("device %d: %v (%s)", e.device, errInUse, e.by)
+}
+
+func (e *inUseError) Is(target error) bool { return target == errInUse }
 
 // stopOnce leaves the check to the kernel where that has SAFE_STOP_DEV; before,
 // it looks for users and stops then, which a user who comes in between loses.
@@ -131,7 +160,7 @@ func (s *Server) stopOnce(ctx context.Context, v *volume) error {
 	if s.kernel.features().Has(ublk.SafeStop) {
 		err := s.kernel.tryStop(id)
 		if errors.Is(err, syscall.EBUSY) {
-			return fmt.Errorf("device %d: %w", id, errInUse)
+			return &inUseError{device: id}
 		}
 		return err
 	}
@@ -140,7 +169,7 @@ func (s *Server) stopOnce(ctx context.Context, v *volume) error {
 		return err
 	}
 	if users != "" {
-		return fmt.Errorf("device %d: %w (%s)", id, errInUse, users)
+		return &inUseError{id, users}
 	}
 	return s.kernel.stop(id)
 }

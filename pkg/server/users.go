@@ -146,7 +146,8 @@ func scanDescriptors(dir string, uses map[uint64]string) {
 		// Not to be synchronized: a file on a dead network must not hold us up.
 		err := unix.Statx(unix.AT_FDCWD, filepath.Join(dir, "fd", fd.Name()), unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
 		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK {
-			uses[unix.Mkdev(st.Rdev_major, st.Rdev_minor)] = "open in process " + filepath.Base(dir)
+			comm, _ := os.ReadFile(filepath.Join(dir, "comm"))
+			uses[unix.Mkdev(st.Rdev_major, st.Rdev_minor)] = fmt.Sprintf("open in process %s, %s", filepath.Base(dir), strings.TrimSpace(string(comm)))
 		}
 	}
 }

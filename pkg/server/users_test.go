@@ -72,7 +72,7 @@ func TestAnOpenBlockDeviceCountsAsAUse(t *testing.T) {
 	defer unix.Close(fd)
 	uses := make(map[uint64]string)
 	scanDescriptors("/proc/self", uses)
-	if uses[unix.Mkdev(259, 77)] != "open in process self" {
+	if uses[unix.Mkdev(259, 77)] != "open in process self, server.test" {
 		t.Errorf("uses %v, want the open disk", uses)
 	}
 }

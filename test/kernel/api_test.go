@@ -49,7 +49,11 @@ func TestAttachAndDetachAreIdempotentAndAnswerAsPromised(t *testing.T) {
 	wantCode(t, "attach with other options", err, codes.InvalidArgument)
 
 	f := openDisk(t, d.Path)
-	wantCode(t, "detach of an open disk", n.client.Detach(n.ctx(), "v"), codes.FailedPrecondition)
+	err = n.client.Detach(n.ctx(), "v")
+	wantCode(t, "detach of an open disk", err, codes.FailedPrecondition)
+	if who := fmt.Sprintf("process %d", os.Getpid()); err == nil || !strings.Contains(err.Error(), who) {
+		t.Errorf("%v: it does not name %s", err, who)
+	}
 	readDisk(t, f, 0, 4096) // and it still works
 	f.Close()
 	wantCode(t, "detach", n.client.Detach(n.ctx(), "v"), codes.OK)
