@@ -33,12 +33,18 @@ type Reconciler struct {
 	o Options
 
 	mu   sync.Mutex
-	told map[string]metav1.Time // node → the transition that an event was made of
+	told map[string]transition // node → the one that an event was made of
+}
+
+// transition of a condition; its time has whole seconds.
+type transition struct {
+	healthy bool
+	at      metav1.Time
 }
 
 // Setup adds the reconciler to a manager.
 func Setup(mgr ctrl.Manager, o Options) error {
-	r := &Reconciler{o: o, told: make(map[string]metav1.Time)}
+	r := &Reconciler{o: o, told: make(map[string]transition)}
 	// A Node that was made anew gets its label with the next write of its
 	// UblkNode: a watch on all Nodes would wake this one at every heartbeat.
 	err := ctrl.NewControllerManagedBy(mgr).Named("kernel").For(&v1alpha1.UblkNode{}).Complete(r)
@@ -83,15 +89,15 @@ func (r *Reconciler) tell(node *corev1.Node, u *v1alpha1.UblkNode) {
 	if c == nil {
 		return
 	}
+	now := transition{c.Status == metav1.ConditionTrue, c.LastTransitionTime}
 	r.mu.Lock()
 	last, known := r.told[u.Name]
-	r.told[u.Name] = c.LastTransitionTime
+	r.told[u.Name] = now
 	r.mu.Unlock()
-	healthy := c.Status == metav1.ConditionTrue
-	if known && last.Equal(&c.LastTransitionTime) || !known && healthy {
+	if known && last.healthy == now.healthy && last.at.Equal(&now.at) || !known && now.healthy {
 		return
 	}
-	if healthy {
+	if now.healthy {
 		r.o.Events.Eventf(node, u, corev1.EventTypeNormal, "KernelAnswers", "ProbeKernel", "%s", "ublk control commands are answered again: the node takes new volumes")
 		return
 	}
