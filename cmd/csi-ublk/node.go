@@ -114,7 +114,7 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 	locks := &driver.VolumeLocks{}
 	service, err := node.New(node.Options{
 		NodeName: o.nodeName, Devices: devices, Pools: pools, Locks: locks, Formats: formats,
-		MaxVolumes: o.maxVolumes, OnDetached: cluster.detached, Registerer: metrics.Registry,
+		MaxVolumes: o.maxVolumes, OnDetached: cluster.detached, DeleteKind: devices.DeleteKind, Registerer: metrics.Registry,
 	})
 	if err != nil {
 		return err

@@ -75,6 +75,7 @@ func (k *kernel) probeDeleteKind(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.kind = kind
+	k.metrics.setKind(kind)
 	return err
 }
 

@@ -1,10 +1,13 @@
 package server
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
 )
 
 // metrics are the server's; those of single volumes are read from the shared
@@ -22,6 +25,9 @@ type metrics struct {
 	workerRestarts prometheus.Counter
 	recoveryErrors prometheus.Counter
 	damagedEntries prometheus.Counter
+	// kind is how the kernel deletes devices, a label of the phases: what they
+	// take can't be compared between kernels of different kinds.
+	kind atomic.Pointer[string]
 }
 
 // From 100 µs, a command on a quiet machine, to a minute.
@@ -39,7 +45,7 @@ func newMetrics() *metrics {
 	}
 	m := &metrics{
 		registry:       prometheus.NewRegistry(),
-		phase:          prometheus.NewHistogramVec(histogram("phase_seconds", "Time spent in each phase of attaching and detaching a volume."), []string{"op", "phase"}),
+		phase:          prometheus.NewHistogramVec(histogram("phase_seconds", "Time spent in each phase of attaching and detaching a volume."), []string{"op", "phase", "delete_kind"}),
 		commands:       prometheus.NewHistogramVec(histogram("control_command_seconds", "Latency of the ublk driver's control commands."), []string{"command"}),
 		calls:          prometheus.NewHistogramVec(histogram("call_seconds", "Latency of the server's API calls."), []string{"method", "code"}),
 		recovery:       prometheus.NewHistogram(histogram("recovery_seconds", "From the loss of a worker until a volume is served again.")),
@@ -51,10 +57,16 @@ func newMetrics() *metrics {
 		recoveryErrors: counter("recovery_errors_total", "Attempts to recover a volume that did not succeed."),
 		damagedEntries: counter("damaged_journal_entries_total", "Journal entries that could not be used and were moved aside."),
 	}
+	m.setKind(ublk.DeleteUnknown)
 	m.registry.MustRegister(m.phase, m.commands, m.calls, m.recovery, m.fenceWait, m.fences, m.wedged, m.leftovers,
 		m.workerRestarts, m.recoveryErrors, m.damagedEntries,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+func (m *metrics) setKind(k ublk.DeleteKind) {
+	name := k.String()
+	m.kind.Store(&name)
 }
 
 func (m *metrics) command(op string, d time.Duration) {
@@ -67,7 +79,7 @@ func (m *metrics) phases(op string) func(phase string) {
 	last := time.Now()
 	return func(phase string) {
 		now := time.Now()
-		m.phase.WithLabelValues(op, phase).Observe(now.Sub(last).Seconds())
+		m.phase.WithLabelValues(op, phase, *m.kind.Load()).Observe(now.Sub(last).Seconds())
 		last = now
 	}
 }

@@ -178,7 +178,7 @@ func TestMetricsTellOfVolumesAndPhases(t *testing.T) {
 		"/metrics": {
 			`csi_ublk_volume_bytes_total{operation="write",volume="v"} 8192`,
 			`csi_ublk_server_devices{state="live"} 1`,
-			`csi_ublk_server_phase_seconds_count{op="attach",phase="start"} 1`,
+			`",op="attach",phase="start"} 1`,
 			`csi_ublk_server_wedged 0`,
 		},
 	} {

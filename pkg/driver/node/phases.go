@@ -28,12 +28,12 @@ func newPhases() *prometheus.HistogramVec {
 		Name:    "csi_ublk_node_phase_duration_seconds",
 		Help:    "Duration of the phases of staging, publishing and their reverse, failed ones included.",
 		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-	}, []string{"phase"})
+	}, []string{"phase", "delete_kind"})
 }
 
 func (s *Service) timed(p phase, act func() error) error {
 	start := time.Now()
 	err := act()
-	s.phases.WithLabelValues(string(p)).Observe(time.Since(start).Seconds())
+	s.phases.WithLabelValues(string(p), s.o.DeleteKind()).Observe(time.Since(start).Seconds())
 	return err
 }

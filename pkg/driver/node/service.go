@@ -55,6 +55,9 @@ type Options struct {
 	// OnDetached, if not nil, is told of every volume that was unstaged. It must
 	// not block.
 	OnDetached func(volumeID string)
+	// DeleteKind names how the kernel deletes devices, a label of the phase
+	// metrics. It must not block; nil means it is not known.
+	DeleteKind func() string
 	// Registerer gets the phase metrics; nil means none are kept.
 	Registerer prometheus.Registerer
 }
@@ -79,6 +82,9 @@ func New(o Options) (*Service, error) {
 	}
 	if o.OperationTimeout == 0 {
 		o.OperationTimeout = 10 * time.Minute
+	}
+	if o.DeleteKind == nil {
+		o.DeleteKind = func() string { return "" }
 	}
 	bootID, err := readBootID()
 	if err != nil {

@@ -4,6 +4,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,6 +20,7 @@ import (
 type Client struct {
 	conn    *grpc.ClientConn
 	devices serverv1.DevicesClient
+	kind    atomic.Pointer[string]
 }
 
 // Dial makes a client of the server at a unix socket. It does not wait for the
@@ -134,11 +136,21 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
+	c.kind.Store(&r.DeleteKind)
 	return Info{
 		KernelRelease: r.KernelRelease, BootID: r.BootId, Features: r.Features, DeleteKind: r.DeleteKind,
 		DevicesMax: r.DevicesMax, DevicesUsed: r.DevicesUsed,
 		Wedged: r.Wedged, WedgedMessage: r.WedgedMessage, Version: r.Version,
 	}, nil
+}
+
+// DeleteKind is what the last Info said of it, "" before the first. It does not
+// block.
+func (c *Client) DeleteKind() string {
+	if k := c.kind.Load(); k != nil {
+		return *k
+	}
+	return ""
 }
 
 func device(d *serverv1.Device) Device {
