@@ -22,7 +22,7 @@ VM := bin/vm
 RESULTS := out/test
 # The tiers that `make test` runs, in this order. The lts kernel runs under emulation where there is no KVM, which is too slow to be
 # among them: make test-kernel-lts.
-TIERS := unit chart apiserver kernel-current kernel-fixed sanity cluster
+TIERS := unit chart apiserver kernel-current kernel-fixed soak sanity cluster
 
 # run runs one tier: it shows what `go test -json` says and keeps it for the count.
 run = bin/report run -o $(RESULTS) $(1) -- $(2)
@@ -81,7 +81,8 @@ test-apiserver: report vm ## The controller role against a real API server, with
 KERNEL_PACKAGES = $(shell git grep --untracked -lE '^//go:build .*\bublk\b' -- '*_test.go' | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
 # kernel runs them in guests with the kernel $(1), which deletes devices the way $(2)
 # says (docs/kernels.md), two guests at a time; $(3) are more flags.
-kernel = $(call run,kernel-$(1),env UBLK_EXPECT_KIND=$(2) go test -tags ublk -p 2 -timeout 15m -json $(3) -exec '$(CURDIR)/$(VM) exec --kernel $(1) --with csi-ublk=$(CURDIR)/bin/csi-ublk --' $(KERNEL_PACKAGES))
+# The kernel is made first: the time limits of go test are for tests, not for builds.
+kernel = $(VM) kernel $(1) && $(call run,kernel-$(1),env UBLK_EXPECT_KIND=$(2) go test -tags ublk -p 2 -timeout 15m -json $(3) -exec '$(CURDIR)/$(VM) exec --kernel $(1) --with csi-ublk=$(CURDIR)/bin/csi-ublk --' $(KERNEL_PACKAGES))
 
 .PHONY: test-kernel test-kernel-current test-kernel-fixed test-kernel-lts
 test-kernel: test-kernel-current test-kernel-fixed ## Tests against the real driver, on the kernels current and fixed
@@ -100,8 +101,21 @@ test-sanity: report vm ## The community's csi-sanity against the real driver on 
 test-cluster: report vm ## Tests in a Kubernetes cluster of guests
 	$(call run,cluster,test/e2e/run)
 
+MINUTES ?= 5
+SOAK_KERNEL ?= current
+.PHONY: soak test-soak
+soak: vm build ## Churn with faults for MINUTES (5), on SOAK_KERNEL (current, fixed or lts)
+	$(VM) kernel $(SOAK_KERNEL)
+	$(call soak,$(SOAK_KERNEL),-v)
+test-soak: report vm build
+	$(VM) kernel current
+	$(call run,soak,$(call soak,current,-json))
+# soak runs it on the kernel $(1), with the flags $(2) of go test.
+soak = go test -tags soak -count=1 -timeout $$(($(MINUTES) + 15))m $(2) -exec '$(CURDIR)/$(VM) exec --kernel $(1) --with csi-ublk=$(CURDIR)/bin/csi-ublk --' ./test/soak -soak $(MINUTES)m
+
 .PHONY: bench
 bench: build vm ## Benchmarks of pkg/ublk in a guest
+	$(VM) kernel current
 	go test -tags ublk -run '^$$' -bench . -benchtime 2s -exec '$(CURDIR)/$(VM) exec --with csi-ublk=$(CURDIR)/bin/csi-ublk --' ./pkg/ublk
 
 include test/vm/vm.mk
@@ -111,8 +125,8 @@ include test/vm/vm.mk
 .PHONY: lint
 lint: ## go vet, staticcheck, and the repository's own rules
 	go vet ./...
-	go vet -tags ublk,helm,kube,e2e,sanity,rig ./...
-	go tool staticcheck -tags ublk,helm,kube,e2e,sanity,rig ./...
+	go vet -tags ublk,helm,kube,e2e,sanity,soak,rig ./...
+	go tool staticcheck -tags ublk,helm,kube,e2e,sanity,soak,rig ./...
 	go run ./test/lint
 
 GENERATED = $(shell git ls-files 'pkg/**/*.pb.go' 'pkg/**/zz_generated*.go' 'charts/csi-ublk/files/crds/*.yaml')

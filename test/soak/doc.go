@@ -1,0 +1,10 @@
+// Package soak runs a node through churn and faults for as long as it is told:
+// volumes are made, staged, published, written, read back, released and removed
+// from many goroutines, calls are repeated, doubled and cut short, and worker,
+// server and node plugin are killed meanwhile. Every byte that is read is checked
+// against what was written, and at the end nothing may be left.
+//
+// It drives the real binary's processes by the sockets that kubelet uses. The
+// tests need root and a ublk driver (build tag soak); make soak MINUTES=30 runs
+// them in a guest.
+package soak
