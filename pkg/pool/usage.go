@@ -93,11 +93,11 @@ func (p *Pool) reserve(id string, sizeBytes int64) error {
 func (p *Pool) release(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.forget(id)
+	p.unpromise(id)
 }
 
-// forget needs p.mu.
-func (p *Pool) forget(id string) {
+// unpromise needs p.mu.
+func (p *Pool) unpromise(id string) {
 	p.unmark(id)
 	p.promised -= p.sizes[id]
 	delete(p.sizes, id)

@@ -196,7 +196,7 @@ func (p *Pool) Delete(id string) error {
 	t := trashed{name: name, counted: allocated(st)}
 	p.mu.Lock()
 	_, ephemeral := p.ephemeral[id]
-	p.forget(id)
+	p.unpromise(id)
 	p.reclaiming += t.counted
 	p.mu.Unlock()
 	if !ephemeral {
