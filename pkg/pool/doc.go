@@ -5,7 +5,7 @@
 //
 //	volumes/<id>    one sparse file a volume: reads zeros where never written
 //	snapshots/      for later
-//	templates/      for later
+//	templates/      file systems that volumes are cloned from, one a kind and size
 //	trash/          files of deleted volumes until their space is given back
 //
 // A volume counts with its full size from its creation on, so nothing is promised

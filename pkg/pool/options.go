@@ -49,9 +49,12 @@ type Options struct {
 	// ReclaimBytesPerSecond bounds how fast the space of deleted volumes is given
 	// back, which costs journal writes and discards; 0 means 1 GiB/s.
 	ReclaimBytesPerSecond int64
+	// MaxTemplates is how many file-system templates the pool keeps, where it has
+	// reflink; 0 means none, and those that it has are removed.
+	MaxTemplates int
 	// OnChange, if not nil, is called after the space of the pool changed: a
-	// volume was created or deleted, or its space was given back. It must not
-	// block and must not call the pool.
+	// volume was created or deleted, its space was given back, or a template came
+	// or went. It must not block and must not call the pool.
 	OnChange func()
 }
 
@@ -94,8 +97,8 @@ func (o Options) withDefaults() (Options, error) {
 		return bad("fsType %q: pools are formatted xfs or btrfs", o.FSType)
 	case o.ReserveBytes < 0 || o.ReservePercent < 0 || o.ReservePercent > 90:
 		return bad("reserve must be a size, or a percentage from 0%% to 90%%")
-	case o.SizeBytes < 0 || o.ReclaimBytesPerSecond < 0:
-		return bad("sizes and rates can't be negative")
+	case o.SizeBytes < 0 || o.ReclaimBytesPerSecond < 0 || o.MaxTemplates < 0:
+		return bad("sizes, rates and numbers can't be negative")
 	case o.Kind != KindPath && o.Path != "":
 		return bad("path goes with kind path only")
 	case o.Kind != KindDevice && o.Device != "":

@@ -24,6 +24,8 @@ type Pool struct {
 	// pool if it ever is.
 	root, volumes, trash *os.File
 
+	templates templates
+
 	limiter *rate.Limiter
 	wake    chan struct{} // holds a token when doomed is not empty
 
@@ -90,10 +92,8 @@ func (p *Pool) load() (err error) {
 	if p.root, err = os.Open(p.o.root()); err != nil {
 		return err
 	}
-	for _, dir := range []string{"snapshots", "templates"} {
-		if err := os.MkdirAll(filepath.Join(p.o.root(), dir), 0o700); err != nil {
-			return fmt.Errorf("make layout: %w", err)
-		}
+	if err := os.MkdirAll(filepath.Join(p.o.root(), "snapshots"), 0o700); err != nil {
+		return fmt.Errorf("make layout: %w", err)
 	}
 	for name, dir := range map[string]**os.File{"volumes": &p.volumes, "trash": &p.trash} {
 		path := filepath.Join(p.o.root(), name)
@@ -104,14 +104,17 @@ func (p *Pool) load() (err error) {
 			return err
 		}
 	}
-	if err := p.root.Sync(); err != nil {
-		return fmt.Errorf("sync layout: %w", err)
-	}
 	if p.fsType, err = fsTypeOf(p.root); err != nil {
 		return err
 	}
 	if p.reflink, err = probeReflink(p.volumes); err != nil {
 		return err
+	}
+	if err := p.loadTemplates(); err != nil {
+		return err
+	}
+	if err := p.root.Sync(); err != nil {
+		return fmt.Errorf("sync layout: %w", err)
 	}
 	if err := p.index(); err != nil {
 		return err
@@ -191,9 +194,10 @@ func (p *Pool) Flush() error {
 }
 
 // Close gives up the pool's descriptors and leaves it mounted, because its
-// volumes stay in use. Reclaim must have returned.
+// volumes stay in use. Reclaim must have returned. A template that is being made
+// is given up.
 func (p *Pool) Close() error {
-	var errs []error
+	errs := []error{p.closeTemplates()}
 	for _, f := range []*os.File{p.volumes, p.trash, p.root} {
 		if f != nil {
 			errs = append(errs, f.Close())

@@ -11,8 +11,11 @@ import (
 // Usage is the space of a pool.
 type Usage struct {
 	// CapacityBytes is what may be promised to volumes in all: the size less the
-	// reserve and, in a path pool, less what others keep on the file system.
+	// reserve, the templates and, in a path pool, what others keep on the file
+	// system.
 	CapacityBytes int64
+	// TemplateBytes is what file-system templates take. It makes way for a volume.
+	TemplateBytes int64
 	// FreeBytes is the file system's free space.
 	FreeBytes int64
 	// PromisedBytes is the sum of the full sizes of the volumes, of which
@@ -61,7 +64,8 @@ func (p *Pool) usageOf(fs space) Usage {
 	}
 	capacity := min(size-reserve, fs.total-p.foreign-reserve)
 	return Usage{
-		CapacityBytes:   max(0, capacity),
+		CapacityBytes:   max(0, capacity-p.templates.bytes),
+		TemplateBytes:   p.templates.bytes,
 		FreeBytes:       fs.free,
 		PromisedBytes:   p.promised,
 		EphemeralBytes:  p.ephemeralBytes,
@@ -75,19 +79,33 @@ func (p *Pool) reserve(id string, sizeBytes int64) error {
 	if err != nil {
 		return err
 	}
+	gone, err := p.reserveIn(fs, id, sizeBytes)
+	p.unlinkTemplates(gone...)
+	return err
+}
+
+// reserveIn also forgets the templates without which the volume fits, and returns
+// their names. Whoever placed the volume may not have seen them yet.
+func (p *Pool) reserveIn(fs space, id string, sizeBytes int64) (gone []string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, taken := p.sizes[id]; taken {
-		return fmt.Errorf("create volume %s in pool %s: another call creates it: %w", id, p.o.Name, unix.EALREADY)
+		return nil, fmt.Errorf("create volume %s in pool %s: another call creates it: %w", id, p.o.Name, unix.EALREADY)
 	}
 	u := p.usageOf(fs)
+	if sizeBytes <= u.AvailableBytes()+u.TemplateBytes {
+		for sizeBytes > u.AvailableBytes() && len(p.templates.kept) > 0 {
+			gone = append(gone, p.forgetOldest())
+			u = p.usageOf(fs)
+		}
+	}
 	if sizeBytes > u.AvailableBytes() {
-		return &FullError{Pool: p.o.Name, WantedBytes: sizeBytes, AvailableBytes: u.AvailableBytes(),
+		return gone, &FullError{Pool: p.o.Name, WantedBytes: sizeBytes, AvailableBytes: u.AvailableBytes(),
 			CapacityBytes: u.CapacityBytes, PromisedBytes: u.PromisedBytes, ReclaimingBytes: u.ReclaimingBytes}
 	}
 	p.sizes[id] = sizeBytes
 	p.promised += sizeBytes
-	return nil
+	return gone, nil
 }
 
 func (p *Pool) release(id string) {
@@ -123,9 +141,17 @@ func (p *Pool) measureForeign() error {
 	}
 	used := int64(st.Blocks-st.Bfree) * st.Frsize
 	var ours int64
-	for _, dir := range []*os.File{p.volumes, p.trash} {
+	shared := p.templateBytesBySize()
+	for _, dir := range []*os.File{p.volumes, p.trash, p.templates.dir} {
+		err := eachFile(dir, func(_ string, st unix.Stat_t) {
+			ours += allocated(st)
+			if dir != p.templates.dir {
+				// What a clone shares with its template is on the disk once.
+				ours -= min(allocated(st), shared[st.Size])
+			}
+		})
 		// A file that goes away while it is counted: next time.
-		if err := eachFile(dir, func(_ string, st unix.Stat_t) { ours += allocated(st) }); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}

@@ -13,20 +13,26 @@ import (
 // Run executes a program and waits for it; ctx kills it. The error carries the
 // program's last words, in English whatever the locale.
 func Run(ctx context.Context, name string, args ...string) error {
+	_, err := Output(ctx, name, args...)
+	return err
+}
+
+// Output is Run that also returns what the program said, on both of its outputs.
+func Output(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	if err == nil {
-		return nil
+		return out.String(), nil
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", name, ctx.Err())
+		return "", fmt.Errorf("%s: %w", name, ctx.Err())
 	}
 	said := strings.Join(strings.Fields(out.String()), " ")
 	if len(said) > 400 {
 		said = "..." + said[len(said)-400:]
 	}
-	return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, said)
+	return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, said)
 }
