@@ -36,6 +36,7 @@ type nodeOptions struct {
 	qps          float32
 	burst        int
 	reclaimRate  string
+	templates    bool
 }
 
 // newNodeCommand is the node role.
@@ -64,6 +65,7 @@ serves. It may be stopped and updated at any time: volumes in use go on.`,
 	f.Float32Var(&o.qps, "kube-api-qps", 200, "requests a second to the API server")
 	f.IntVar(&o.burst, "kube-api-burst", 400, "requests at once to the API server")
 	f.StringVar(&o.reclaimRate, "reclaim-rate", "1Gi", "bytes a second of deleted volumes that are given back to a pool")
+	f.BoolVar(&o.templates, "templates", true, "keep file-system templates in pools with reflink and clone new volumes from them, which spares mkfs")
 	return cmd
 }
 
@@ -89,7 +91,7 @@ func runNode(ctx context.Context, o nodeOptions) error {
 		return err
 	}
 	cluster := &nodeCluster{}
-	pools, err := pool.NewSet(config.options(o.stateDir, rate, cluster.spaceChanged))
+	pools, err := pool.NewSet(config.options(o, rate, cluster.spaceChanged))
 	if err != nil {
 		return fmt.Errorf("configuration %s: %w", o.config, err)
 	}

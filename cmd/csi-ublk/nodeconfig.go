@@ -31,6 +31,10 @@ type poolConfig struct {
 // defaultReservePercent leaves a pool's file system room for its own metadata.
 const defaultReservePercent = 5
 
+// maxTemplates is enough for the sizes and file systems that one cluster uses at a
+// time; each takes about a MiB.
+const maxTemplates = 32
+
 // reserve is a size or a percentage.
 type reserve struct {
 	set     bool
@@ -78,16 +82,19 @@ func readNodeConfig(file string) (nodeConfig, error) {
 }
 
 // options turns the pools of the file into what opens them.
-func (c nodeConfig) options(stateDir string, reclaimBytesPerSecond int64, onChange func()) []pool.Options {
+func (c nodeConfig) options(node nodeOptions, reclaimBytesPerSecond int64, onChange func()) []pool.Options {
 	list := make([]pool.Options, 0, len(c.Pools))
 	for _, p := range c.Pools {
 		o := pool.Options{
-			Name: p.Name, Kind: p.Kind, StateDir: stateDir,
+			Name: p.Name, Kind: p.Kind, StateDir: node.stateDir,
 			Path: p.Path, Device: p.Device, SizeBytes: p.Size.Value(), FSType: p.FSType,
 			ReserveBytes: p.Reserve.bytes, ReservePercent: p.Reserve.percent,
 			Preallocate:           p.Preallocate,
 			ReclaimBytesPerSecond: reclaimBytesPerSecond,
 			OnChange:              onChange,
+		}
+		if node.templates {
+			o.MaxTemplates = maxTemplates
 		}
 		if !p.Reserve.set {
 			o.ReservePercent = defaultReservePercent

@@ -52,9 +52,17 @@ func TestNodeConfig(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(c.want, got.options("", 0, nil), cmpopts.IgnoreFields(pool.Options{}, "OnChange")); diff != "" {
+			if diff := cmp.Diff(c.want, got.options(nodeOptions{}, 0, nil), cmpopts.IgnoreFields(pool.Options{}, "OnChange")); diff != "" {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestTemplatesFlag(t *testing.T) {
+	c := nodeConfig{Pools: []poolConfig{{Name: "a"}}}
+	on, off := c.options(nodeOptions{templates: true}, 0, nil), c.options(nodeOptions{}, 0, nil)
+	if on[0].MaxTemplates != maxTemplates || off[0].MaxTemplates != 0 {
+		t.Errorf("templates kept with the flag: %d, without: %d", on[0].MaxTemplates, off[0].MaxTemplates)
 	}
 }

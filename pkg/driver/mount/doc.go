@@ -5,7 +5,7 @@
 // would cost more than the mount itself when hundreds of pods start at once, and
 // reading all of mountinfo to see one mount costs more with every pod. Commands
 // are run only where there is no other way: mkfs, fsck, and blkid on a device that
-// is not blank.
+// is not blank. A volume that is cloned from a template needs none of them.
 //
 // The rule above all: a device is formatted only if it is proven blank, or if a
 // mkfs of ours that began when it was blank never ended.

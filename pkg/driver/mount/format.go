@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 
 	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
 	"github.com/csi-ublk/csi-ublk/pkg/pool/command"
@@ -26,8 +27,8 @@ type Options struct {
 	// IntentDir is where a mkfs that has begun and not ended leaves its mark; it
 	// is made when needed. Best on a tmpfs.
 	IntentDir string
-	// Concurrent is how many mkfs run at a time; 0 means as many as the process
-	// has CPUs, and at least 2.
+	// Concurrent is how many mkfs run at a time, and how many fsck beside them; 0
+	// means as many as the process has CPUs, and at least 2.
 	Concurrent int
 }
 
@@ -36,6 +37,11 @@ type Formatter struct {
 	intents string
 	bootID  string
 	slots   *semaphore.Weighted
+	// checks are slots of their own: a slow repair must not hold up new volumes.
+	checks *semaphore.Weighted
+
+	mu       sync.Mutex
+	versions map[string]string // of mkfs, by file system
 }
 
 // NewFormatter returns a Formatter.
@@ -47,7 +53,12 @@ func NewFormatter(o Options) (*Formatter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read boot id: %w", err)
 	}
-	return &Formatter{intents: o.IntentDir, bootID: string(bytes.TrimSpace(id)), slots: semaphore.NewWeighted(int64(o.Concurrent))}, nil
+	return &Formatter{
+		intents: o.IntentDir, bootID: string(bytes.TrimSpace(id)),
+		slots:    semaphore.NewWeighted(int64(o.Concurrent)),
+		checks:   semaphore.NewWeighted(int64(o.Concurrent)),
+		versions: make(map[string]string),
+	}, nil
 }
 
 // ContentError says that a volume holds something else than the file system that
@@ -68,7 +79,7 @@ func (e *ContentError) Is(target error) bool { return target == unix.EBUSY }
 // NeedsFormat says whether the device of a volume is to be formatted. It is not if
 // it holds fsType already; if it holds anything else the error is a *ContentError.
 func (f *Formatter) NeedsFormat(ctx context.Context, volume, device, fsType string) (bool, error) {
-	if f.interrupted(volume) {
+	if f.Interrupted(volume) {
 		return true, nil
 	}
 	content, err := blockdev.Probe(ctx, device)
@@ -122,11 +133,15 @@ func mkfs(fsType string) (name string, args []string, err error) {
 }
 
 // Check repairs what an unclean end has left in a file system that is not mounted.
-// XFS needs nothing: mounting replays its log.
+// XFS needs nothing: mounting replays its log. It waits for a slot first.
 func (f *Formatter) Check(ctx context.Context, device, fsType string) error {
 	if fsType != "ext4" {
 		return nil
 	}
+	if err := f.checks.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for one of the fsck slots: %w", err)
+	}
+	defer f.checks.Release(1)
 	err := command.Run(ctx, "fsck.ext4", "-p", device)
 	var exit *exec.ExitError
 	// 1: repaired; 2: repaired, and a root file system would need a reboot.
@@ -147,7 +162,9 @@ func (f *Formatter) begin(volume string) error {
 	return os.WriteFile(f.intent(volume), []byte(f.bootID), 0o600)
 }
 
-func (f *Formatter) interrupted(volume string) bool {
+// Interrupted says whether a mkfs of ours began on the volume, when it was blank,
+// and never ended.
+func (f *Formatter) Interrupted(volume string) bool {
 	mark, err := os.ReadFile(f.intent(volume))
 	return err == nil && string(mark) == f.bootID
 }

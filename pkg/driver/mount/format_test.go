@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -127,5 +128,50 @@ func TestAtWithoutAMount(t *testing.T) {
 	}
 	if err := Unmount(filepath.Join(dir, "nothing")); err != nil {
 		t.Errorf("unmount of nothing: %v", err)
+	}
+}
+
+func TestFsckWaitsForSlotsOfItsOwn(t *testing.T) {
+	f, err := NewFormatter(Options{IntentDir: t.TempDir(), Concurrent: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !f.checks.TryAcquire(1) {
+		t.Fatal("no slot")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	device := image(t, 64<<20)
+	if err := f.Format(ctx, "v", device, "ext4"); err != nil {
+		t.Errorf("mkfs while a fsck runs: %v", err)
+	}
+	cancel()
+	if err := f.Check(ctx, device, "ext4"); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "fsck slots") {
+		t.Errorf("fsck without a slot: %v", err)
+	}
+}
+
+// What a template must not depend on, and what makes it another one.
+func TestTemplateRecipe(t *testing.T) {
+	f := newFormatter(t)
+	a, err := f.Template(context.Background(), "ext4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.versions["ext4"] = "another version"
+	b, err := f.Template(context.Background(), "ext4")
+	if err != nil || a.Recipe == b.Recipe || !strings.Contains(a.Recipe, "mke2fs") {
+		t.Errorf("recipes %q and %q, %v", a.Recipe, b.Recipe, err)
+	}
+	if _, err := f.Template(context.Background(), "btrfs"); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("a template of a file system that is not made: %v", err)
+	}
+	if !f.slots.TryAcquire(int64(max(2, runtime.GOMAXPROCS(0)))) {
+		t.Fatal("no slots")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := a.Make(ctx, image(t, 64<<20)); !errors.Is(err, context.Canceled) {
+		t.Errorf("made without a slot: %v", err)
 	}
 }

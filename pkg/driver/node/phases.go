@@ -14,6 +14,7 @@ const (
 	phaseCreate  phase = "create"
 	phaseAttach  phase = "attach"
 	phaseProbe   phase = "probe"
+	phaseClone   phase = "clone"
 	phaseMkfs    phase = "mkfs"
 	phaseFsck    phase = "fsck"
 	phaseMount   phase = "mount"
@@ -29,6 +30,13 @@ func newPhases() *prometheus.HistogramVec {
 		Help:    "Duration of the phases of staging, publishing and their reverse, failed ones included.",
 		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 	}, []string{"phase", "delete_kind"})
+}
+
+func newFallbacks() prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "csi_ublk_node_template_fallbacks_total",
+		Help: "Volumes that could not be cloned from a file-system template and were given to mkfs.",
+	})
 }
 
 func (s *Service) timed(p phase, act func() error) error {

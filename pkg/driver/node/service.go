@@ -69,6 +69,8 @@ type Service struct {
 	bootID    string
 	phases    *prometheus.HistogramVec
 	published published
+	// fallbacks counts the mkfs that a template should have spared.
+	fallbacks prometheus.Counter
 	stats     singleflight.Group
 	ops       sync.WaitGroup
 }
@@ -90,10 +92,12 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{o: o, bootID: bootID, phases: newPhases()}
+	s := &Service{o: o, bootID: bootID, phases: newPhases(), fallbacks: newFallbacks()}
 	if o.Registerer != nil {
-		if err := o.Registerer.Register(s.phases); err != nil {
-			return nil, fmt.Errorf("register phase metrics: %w", err)
+		for _, c := range []prometheus.Collector{s.phases, s.fallbacks} {
+			if err := o.Registerer.Register(c); err != nil {
+				return nil, fmt.Errorf("register metrics: %w", err)
+			}
 		}
 	}
 	return s, nil

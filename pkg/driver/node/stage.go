@@ -20,8 +20,8 @@ import (
 )
 
 // NodeStageVolume attaches a volume's device and, unless it is to be a raw block
-// volume, mounts its file system at the staging path; a new one is made if the
-// device is proven blank.
+// volume, mounts its file system at the staging path; a new one comes from the
+// pool's template, or mkfs makes it if the device is proven blank.
 func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	if err := checkVolumeID(r.GetVolumeId()); err != nil {
 		return nil, err
@@ -52,6 +52,7 @@ func (s *Service) stage(ctx context.Context, id, staging string, a access, o dev
 	}
 	_, err = s.o.Devices.Get(ctx, id)
 	isNew := driver.Code(err) == codes.NotFound
+	ready := isNew && s.cloneTemplate(ctx, id, a, o)
 	device, err := s.attach(ctx, id, a, o)
 	if err != nil {
 		return err
@@ -68,7 +69,7 @@ func (s *Service) stage(ctx context.Context, id, staging string, a access, o dev
 	if a.block {
 		return nil
 	}
-	return s.mountStaging(ctx, id, device, staging, a)
+	return s.mountStaging(ctx, id, device, staging, a, ready)
 }
 
 // checkFile tells a volume that is not here from a pool that is not ready.
@@ -144,7 +145,8 @@ func whileUnavailable(ctx context.Context, call func(context.Context) error) err
 }
 
 // mountStaging makes sure that the volume's file system is at the staging path.
-func (s *Service) mountStaging(ctx context.Context, id string, device client.Device, staging string, a access) error {
+// One that is ready is not looked at before.
+func (s *Service) mountStaging(ctx context.Context, id string, device client.Device, staging string, a access, ready bool) error {
 	mounted, err := s.staged(device, staging, a)
 	if err != nil || mounted {
 		return err
@@ -160,7 +162,7 @@ func (s *Service) mountStaging(ctx context.Context, id string, device client.Dev
 		// refuses anything else.
 	case err != nil:
 		return err
-	default:
+	case !ready:
 		if err := s.makeReady(ctx, id, device.Path, a.fsType); err != nil {
 			return err
 		}
@@ -207,6 +209,13 @@ func (s *Service) sameMount(path string, a access) error {
 // minXFSBytes is the least that mkfs.xfs takes.
 const minXFSBytes = 300 << 20
 
+func tooSmall(size int64, fsType string) error {
+	if fsType == "xfs" && size < minXFSBytes {
+		return fmt.Errorf("a volume of %d bytes is too small for xfs, which needs 300Mi; use ext4 or a larger volume: %w", size, unix.ERANGE)
+	}
+	return nil
+}
+
 // makeReady formats a blank device and repairs one that is not.
 func (s *Service) makeReady(ctx context.Context, id, device, fsType string) (err error) {
 	var format bool
@@ -220,8 +229,10 @@ func (s *Service) makeReady(ctx context.Context, id, device, fsType string) (err
 	if !format {
 		return s.timed(phaseFsck, func() error { return s.o.Formats.Check(ctx, device, fsType) })
 	}
-	if size, err := blockdev.Size(device); fsType == "xfs" && err == nil && size < minXFSBytes {
-		return fmt.Errorf("a volume of %d bytes is too small for xfs, which needs 300Mi; use ext4 or a larger volume: %w", size, unix.ERANGE)
+	if size, err := blockdev.Size(device); err == nil {
+		if err := tooSmall(size, fsType); err != nil {
+			return err
+		}
 	}
 	return s.timed(phaseMkfs, func() error { return s.o.Formats.Format(ctx, id, device, fsType) })
 }
