@@ -166,6 +166,14 @@ func TestTemplateRecipe(t *testing.T) {
 	if _, err := f.Template(context.Background(), "btrfs"); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("a template of a file system that is not made: %v", err)
 	}
+	file := image(t, 256<<20)
+	if err := a.Make(context.Background(), file); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("dumpe2fs", file).CombinedOutput()
+	if err != nil || strings.Count(string(out), "ITABLE_ZEROED") != 2 || !strings.Contains(string(out), "metadata_csum_seed") {
+		t.Errorf("two groups whose inode tables the kernel need not zero are wanted: %v\n%s", err, out)
+	}
 	if !f.slots.TryAcquire(int64(max(2, runtime.GOMAXPROCS(0)))) {
 		t.Fatal("no slots")
 	}

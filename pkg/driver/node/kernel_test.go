@@ -117,7 +117,7 @@ func ublkDisks() []string {
 	return disks
 }
 
-func newService(t *testing.T) *Service {
+func newService(t testing.TB) *Service {
 	t.Helper()
 	formats, err := mount.NewFormatter(mount.Options{IntentDir: filepath.Join(world.dir, "formatting")})
 	if err != nil {
