@@ -68,6 +68,21 @@ func sumOf(t *testing.T, path string) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
+// uuidAt reads the UUID out of ext4's superblock.
+func uuidAt(t *testing.T, path string) string {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, 16)
+	if _, err := f.ReadAt(b, 1024+0x68); err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
 func mustCreate(t *testing.T, p *Pool, size int64, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
@@ -102,16 +117,7 @@ func TestCloneMany(t *testing.T) {
 	uuids := map[string]bool{}
 	for i := range n {
 		path := p.VolumePath(fmt.Sprint("v", i))
-		super := make([]byte, 1024)
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.ReadAt(super, 1024); err != nil {
-			t.Fatal(err)
-		}
-		f.Close()
-		uuids[string(super[0x68:0x78])] = true
+		uuids[uuidAt(t, path)] = true
 		if i%40 == 0 {
 			program(t, "e2fsck", "-fn", path)
 		}
