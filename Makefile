@@ -114,9 +114,9 @@ test-soak: report vm build
 soak = go test -tags soak -count=1 -timeout $$(($(MINUTES) + 15))m $(2) -exec '$(CURDIR)/$(VM) exec --kernel $(1) --with csi-ublk=$(CURDIR)/bin/csi-ublk --' ./test/soak -soak $(MINUTES)m
 
 .PHONY: bench
-bench: build vm ## Benchmarks of pkg/ublk in a guest
+bench: build vm ## Benchmarks in a guest: the data path, and staging with and without templates
 	$(VM) kernel current
-	go test -tags ublk -run '^$$' -bench . -benchtime 2s -exec '$(CURDIR)/$(VM) exec --with csi-ublk=$(CURDIR)/bin/csi-ublk --' ./pkg/ublk
+	go test -tags ublk -run '^$$' -bench . -benchtime 2s -exec '$(CURDIR)/$(VM) exec --with csi-ublk=$(CURDIR)/bin/csi-ublk --' ./pkg/ublk ./pkg/driver/mount ./pkg/driver/node
 
 include test/vm/vm.mk
 

@@ -82,5 +82,7 @@ func punch(f *os.File, start, end int64) error {
 	if start >= end {
 		return nil
 	}
+	// Only the file's own end is not aligned, and part of a block is not freed.
+	end = (end + punchBytes - 1) / punchBytes * punchBytes
 	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, start, end-start)
 }
