@@ -32,7 +32,7 @@ type poolConfig struct {
 const defaultReservePercent = 5
 
 // maxTemplates is enough for the sizes and file systems that one cluster uses at a
-// time; each takes about a MiB.
+// time; one for volumes of 1 GiB takes about a MiB.
 const maxTemplates = 32
 
 // reserve is a size or a percentage.
