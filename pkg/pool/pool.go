@@ -23,6 +23,8 @@ type Pool struct {
 	// being unmounted, and no path is resolved anew, so nothing lands beside the
 	// pool if it ever is.
 	root, volumes, trash *os.File
+	// Their syncs, shared by all who need one at a time.
+	volumesSync, trashSync groupSync
 
 	templates templates
 
@@ -104,6 +106,7 @@ func (p *Pool) load() (err error) {
 			return err
 		}
 	}
+	p.volumesSync.sync, p.trashSync.sync = p.volumes.Sync, p.trash.Sync
 	if p.fsType, err = fsTypeOf(p.root); err != nil {
 		return err
 	}

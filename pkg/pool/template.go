@@ -136,10 +136,16 @@ func cloneOf(from, dir *os.File) (*os.File, error) {
 	return f, nil
 }
 
-// replaceVolume gives a file the name of a volume, which must exist. A crash
-// leaves the old or the new file, and perhaps a name that Open removes.
+// replaceVolume gives a file the name of a volume, which must exist, and its mark.
+// A crash leaves the old or the new file, and perhaps a name that Open removes; an
+// ephemeral volume need not survive a power cut.
 func (p *Pool) replaceVolume(id string, f *os.File) error {
-	if err := f.Sync(); err != nil {
+	mark, ephemeral := p.Ephemeral(id)
+	if ephemeral {
+		if err := writeMark(f, &mark); err != nil {
+			return err
+		}
+	} else if err := f.Sync(); err != nil {
 		return err
 	}
 	// A link can't replace a name; a rename can.
@@ -150,9 +156,12 @@ func (p *Pool) replaceVolume(id string, f *os.File) error {
 	if err := unix.Renameat(dir, interim, int(p.volumes.Fd()), id); err != nil {
 		return errors.Join(err, unix.Unlinkat(dir, interim, 0))
 	}
+	if ephemeral {
+		return nil
+	}
 	// A write that is acknowledged later must not go with the name. (Where this
 	// fails, the file system has shut down and takes no write.)
-	return p.volumes.Sync()
+	return p.volumesSync.Sync()
 }
 
 // linkAs names a file that has no name. What has the name is removed first.

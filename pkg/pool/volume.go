@@ -117,7 +117,7 @@ func (p *Pool) createFile(id string, sizeBytes int64, mark *Ephemeral) error {
 	if mark != nil {
 		return nil
 	}
-	if err := p.volumes.Sync(); err != nil {
+	if err := p.volumesSync.Sync(); err != nil {
 		return fmt.Errorf("sync directory: %w", err)
 	}
 	return nil
@@ -132,7 +132,7 @@ func (p *Pool) syncVolume(id string) error {
 	if err := unix.Fsync(fd); err != nil {
 		return fmt.Errorf("sync volume %s: %w", id, err)
 	}
-	return p.volumes.Sync()
+	return p.volumesSync.Sync()
 }
 
 // Size returns the full size of a volume, looking at its file and not only at
@@ -224,7 +224,7 @@ func (p *Pool) moveToTrash(id string) (name string, err error) {
 
 func (p *Pool) syncDelete(id string) error {
 	// The new name first: never neither.
-	if err := errors.Join(p.trash.Sync(), p.volumes.Sync()); err != nil {
+	if err := errors.Join(p.trashSync.Sync(), p.volumesSync.Sync()); err != nil {
 		return fmt.Errorf("delete volume %s in pool %s: sync directory: %w", id, p.o.Name, err)
 	}
 	return nil

@@ -71,6 +71,9 @@ func (s *Service) makeEphemeral(ctx context.Context, id, target string, a access
 			err = errors.Join(err, s.removeEphemeral(context.WithoutCancel(ctx), p, id))
 		}
 	}()
+	// A call that is repeated may find it attached.
+	_, err = s.o.Devices.Get(ctx, id)
+	cloned := driver.Code(err) == codes.NotFound && s.cloneTemplate(ctx, id, a, o.deviceOptions)
 	device, err := s.attach(ctx, id, a, o.deviceOptions)
 	if err != nil {
 		return err
@@ -78,8 +81,10 @@ func (s *Service) makeEphemeral(ctx context.Context, id, target string, a access
 	if err := blockdev.Verify(device.Path, device.Major, device.Minor); err != nil {
 		return err
 	}
-	if err := s.makeReady(ctx, id, device.Path, a.fsType); err != nil {
-		return err
+	if !cloned {
+		if err := s.makeReady(ctx, id, device.Path, a.fsType); err != nil {
+			return err
+		}
 	}
 	if err := os.Mkdir(target, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make target path: %w", err)

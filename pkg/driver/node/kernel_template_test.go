@@ -111,7 +111,7 @@ func (v *templated) must(errs ...error) {
 func (s *Service) histogram(t testing.TB, p phase) *dto.Histogram {
 	t.Helper()
 	var m dto.Metric
-	if err := s.phases.WithLabelValues(string(p)).(prometheus.Histogram).Write(&m); err != nil {
+	if err := s.phases.WithLabelValues(string(p), "").(prometheus.Histogram).Write(&m); err != nil {
 		t.Fatal(err)
 	}
 	return m.GetHistogram()

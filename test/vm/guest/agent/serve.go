@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/csi-ublk/csi-ublk/test/vm/guest/wire"
@@ -122,6 +123,9 @@ func (s *server) execute(id uint32, r *running, c wire.Command) wire.Result {
 	}
 	cmd.Stdin = in
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	// A test that panics leaves the processes it started behind, with its output
+	// open; the guest's end ends them.
+	cmd.WaitDelay = waitDelay
 	err = cmd.Start()
 	in.Close()
 	if err != nil {
@@ -137,9 +141,12 @@ func (s *server) execute(id uint32, r *running, c wire.Command) wire.Result {
 	return resultOf(err, cmd.ProcessState)
 }
 
+// waitDelay is how long the output of a program that has ended is waited for.
+const waitDelay = 10 * time.Second
+
 func resultOf(err error, st *os.ProcessState) wire.Result {
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	if err != nil && !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay) {
 		return wire.Result{Status: 126, Error: err.Error()}
 	}
 	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
