@@ -58,7 +58,7 @@ func newRootCommand(logTo io.Writer) *cobra.Command {
 		Long: `csi-ublk is a CSI driver for node-local volumes. A volume is a file in a pool of
 a node, served to pods as a ublk block device. One binary has all roles:
 controller, node, server and worker run in the cluster; probe says what this
-machine's kernel can do.`,
+machine's kernel can do, and bench measures it.`,
 		Version: buildVersion(),
 		// How many letters a command that is suggested may differ by.
 		SuggestionsMinimumDistance: 2,
@@ -77,10 +77,10 @@ machine's kernel can do.`,
 	root.AddCommand(
 		newControllerCommand(),
 		newNodeCommand(),
-		newNodeCommand(),
 		newServerCommand(),
 		newWorkerCommand(),
 		newProbeCommand(),
+		newBenchCommand(),
 		newVersionCommand(),
 	)
 	markUsageErrors(root)

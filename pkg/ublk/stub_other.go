@@ -36,6 +36,7 @@ func (*Control) StartRecovery(context.Context, uint32) error          { return e
 func (*Control) EndRecovery(context.Context, uint32, int) error       { return errStub }
 func (*Control) UpdateSize(context.Context, uint32, uint64) error     { return errStub }
 func (*Control) Quiesce(context.Context, uint32, time.Duration) error { return errStub }
+func (*Control) Released(context.Context, uint32) (bool, error)       { return false, errStub }
 func (*Control) ProbeDeleteKind(context.Context) (DeleteKind, error)  { return DeleteUnknown, errStub }
 
 // Devices lists the devices of the kernel.

@@ -1,0 +1,200 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/csi-ublk/csi-ublk/pkg/pool"
+	"github.com/csi-ublk/csi-ublk/pkg/server/client"
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
+)
+
+// A station is a device server of its own: a child process with a state directory
+// in which one pool holds sparse files.
+type station struct {
+	dir    string
+	client *client.Client
+	server *exec.Cmd
+	exited chan struct{} // closed when the server was waited for
+}
+
+// poolName is the pool's, in the station's state directory.
+const poolName = "bench"
+
+// startStation returns when the server answers. Its mount namespace is its own, as
+// in a cluster: a server that sees the mounts of its devices can wait for itself.
+func (b *bench) startStation(ctx context.Context, maxDevices int) (_ *station, err error) {
+	s := &station{exited: make(chan struct{})}
+	if s.dir, err = os.MkdirTemp(b.o.Dir, "csi-ublk-bench-"); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close(ctx))
+		}
+	}()
+	if err := os.MkdirAll(filepath.Join(s.poolDir(), "volumes"), 0o700); err != nil {
+		return nil, fmt.Errorf("make pool: %w", err)
+	}
+	if s.client, err = client.Dial(s.socket()); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(s.logPath())
+	if err != nil {
+		return nil, fmt.Errorf("make the server's log: %w", err)
+	}
+	defer log.Close()
+	args := slices.Concat(b.o.Command[1:], []string{
+		"server", "--state-dir", s.dir, "--socket", s.socket(), "--http-address", "", "--max-devices", strconv.Itoa(maxDevices),
+	})
+	server := exec.Command(b.o.Command[0], args...)
+	server.Stderr = log
+	// A Ctrl-C at the terminal is for this process, which needs the server to
+	// clean up.
+	server.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: syscall.CLONE_NEWNS}
+	if err := server.Start(); err != nil {
+		return nil, fmt.Errorf("start device server: %w", err)
+	}
+	s.server = server
+	go func() {
+		defer close(s.exited)
+		_ = server.Wait()
+	}()
+	return s, s.ready(ctx)
+}
+
+func (s *station) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for begin := time.Now(); ; {
+		i, err := s.client.Info(ctx)
+		// Its probe of the kernel would disturb what is measured.
+		probed := i.DeleteKind != ublk.DeleteUnknown.String() || time.Since(begin) > probePatience
+		if err == nil && probed {
+			return nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-s.exited:
+			return fmt.Errorf("the device server has ended: %s", s.lastWords())
+		case <-ctx.Done():
+			return fmt.Errorf("the device server does not answer: %w: %w: %s", err, ctx.Err(), s.lastWords())
+		}
+	}
+}
+
+// probePatience is more than a probe takes; one that fails never says so.
+const probePatience = 20 * time.Second
+
+func (s *station) poolDir() string { return filepath.Join(s.dir, "pools", poolName) }
+func (s *station) socket() string  { return filepath.Join(s.dir, "s") }
+func (s *station) logPath() string { return filepath.Join(s.dir, "log") }
+
+// lastWords is the end of the server's log.
+func (s *station) lastWords() []byte {
+	text, _ := os.ReadFile(s.logPath())
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	return bytes.Join(lines[max(0, len(lines)-5):], []byte("\n"))
+}
+
+func volumeID(prefix string, i int) string { return fmt.Sprintf("%s%05d", prefix, i) }
+
+func (s *station) path(id string) string { return pool.VolumePath(s.dir, poolName, id) }
+
+// blank makes a volume's file anew: all holes. Not through the pool: full sizes
+// may add up to more than the disk has, and nothing is ever written to most.
+func (s *station) blank(id string, bytes int64) error {
+	if err := os.WriteFile(s.path(id), nil, 0o600); err != nil {
+		return fmt.Errorf("make volume: %w", err)
+	}
+	if err := os.Truncate(s.path(id), bytes); err != nil {
+		return fmt.Errorf("make volume: %w", err)
+	}
+	return nil
+}
+
+// blanks makes n volumes, v00000 and on.
+func (s *station) blanks(n int, bytes int64) error {
+	for i := range n {
+		if err := s.blank(volumeID("v", i), bytes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *station) attach(ctx context.Context, id string) (client.Device, error) {
+	return s.client.Attach(ctx, id, client.AttachOptions{Path: s.path(id)})
+}
+
+// settled waits until the kernel has let go of every device that was detached:
+// the server keeps a journal entry until then.
+func (s *station) settled(ctx context.Context, attached int) error {
+	for {
+		left, err := filepath.Glob(filepath.Join(s.dir, "server", "journal", "*.json"))
+		if err != nil || len(left) <= attached {
+			return err
+		}
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-s.exited:
+			return fmt.Errorf("the device server has ended: %s", s.lastWords())
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// close detaches what is attached, ends the server and removes the directory.
+func (s *station) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Minute)
+	defer cancel()
+	var errs []error
+	if s.server != nil {
+		errs = append(errs, s.detachAll(ctx), s.end())
+	}
+	if s.client != nil {
+		errs = append(errs, s.client.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%w\nthe state directory %s is left, with the server's log; a csi-ublk server started on it removes devices that it left", err, s.dir)
+	}
+	return os.RemoveAll(s.dir)
+}
+
+func (s *station) detachAll(ctx context.Context) error {
+	list, err := s.client.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list what is attached: %w", err)
+	}
+	errs := make([]error, len(list))
+	_ = each(ctx, 32, len(list), func(ctx context.Context, i int) error {
+		errs[i] = s.client.Detach(ctx, list[i].VolumeID)
+		return nil
+	})
+	return errors.Join(append(errs, s.settled(ctx, 0))...)
+}
+
+func (s *station) end() error {
+	if err := s.server.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("end device server: %w", err)
+	}
+	select {
+	case <-s.exited:
+	case <-time.After(time.Minute):
+		return fmt.Errorf("the device server (process %d) does not end", s.server.Process.Pid)
+	}
+	if !s.server.ProcessState.Success() {
+		return fmt.Errorf("the device server: %s: %s", s.server.ProcessState, s.lastWords())
+	}
+	return nil
+}
