@@ -118,6 +118,20 @@ bench: build vm ## Benchmarks in a guest: the data path, and staging with and wi
 	$(VM) kernel current
 	go test -tags ublk -run '^$$' -bench . -benchtime 2s -exec '$(CURDIR)/$(VM) exec --with csi-ublk=$(CURDIR)/bin/csi-ublk --' ./pkg/ublk ./pkg/driver/mount ./pkg/driver/node
 
+# How much is measured in a guest, which has little of everything. A machine of one's
+# own gets the defaults of csi-ublk bench churn.
+BENCH_ROUNDS ?= 5
+BENCH_FLAGS ?= --devices 200 --volumes 64 --others 0,250,1000 --idle 250,1000 --pods 1,16,64
+
+.PHONY: bench-churn bench-compare
+bench-churn: build vm ## Measure pod churn on the kernels current and fixed; writes docs/performance.md
+	test/bench/run out/bench-churn $(BENCH_ROUNDS) current=current=bin/csi-ublk fixed=fixed=bin/csi-ublk -- $(BENCH_FLAGS)
+	test/bench/write out/bench-churn/*.json
+
+bench-compare: build vm ## Measure pod churn of the revision BASE beside this one
+	@test -n "$(BASE)" || { echo "say with what to compare: make bench-compare BASE=REVISION" >&2; exit 2; }
+	test/bench/compare $(BASE) $(BENCH_ROUNDS) $(BENCH_FLAGS)
+
 include test/vm/vm.mk
 
 ##@ Check

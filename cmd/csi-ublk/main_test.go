@@ -23,6 +23,11 @@ func TestRun(t *testing.T) {
 		"a stray argument is a usage error":        {args: []string{"version", "now"}, code: 2, stderr: `"now"`},
 		"a wrong log level names the levels":       {args: []string{"version", "--log-level=loud"}, code: 2, stderr: "debug, info, warn or error"},
 		"a wrong log format names the formats":     {args: []string{"version", "--log-format=xml"}, code: 2, stderr: "json or text"},
+		"a bench needs to be told what to do":      {args: []string{"bench"}, code: 2, stderr: "name what to do"},
+		"an unknown format is named":               {args: []string{"bench", "churn", "-o", "yaml"}, code: 2, stderr: "text, json, markdown"},
+		"a report needs files":                     {args: []string{"bench", "report"}, code: 2, stderr: "name the files"},
+		"a report that is not there is named":      {args: []string{"bench", "report", "gone.json"}, code: 1, stderr: "gone.json"},
+		"an unknown table is named":                {args: []string{"bench", "churn", "--tables", "fly"}, code: 1, stderr: `table "fly"`},
 		"an error says which help to ask for next": {args: []string{"version", "--fast"}, code: 2, stderr: "Run 'csi-ublk version --help'"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,10 +1,14 @@
 package bench
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
 )
 
 // small are options that measure little of everything.
@@ -61,6 +65,15 @@ func TestMachine(t *testing.T) {
 		}
 		if got := machine(path); !strings.HasPrefix(got, want) {
 			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestAKernelThatTakesNoMoreDevicesIsNamedWithTheRemedy(t *testing.T) {
+	for errno, says := range map[syscall.Errno]string{syscall.EACCES: limitPath, syscall.ENOSPC: "--devices", syscall.ENOMEM: "more memory"} {
+		err := explainAdd(&ublk.OpError{Op: "ADD_DEV", Device: -1, Err: errno})
+		if !errors.Is(err, errno) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v", err)
 		}
 	}
 }

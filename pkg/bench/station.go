@@ -85,7 +85,7 @@ func (s *station) ready(ctx context.Context) error {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-s.exited:
-			return fmt.Errorf("the device server has ended: %s", s.lastWords())
+			return s.ended()
 		case <-ctx.Done():
 			return fmt.Errorf("the device server does not answer: %w: %w: %s", err, ctx.Err(), s.lastWords())
 		}
@@ -136,22 +136,33 @@ func (s *station) attach(ctx context.Context, id string) (client.Device, error) 
 	return s.client.Attach(ctx, id, client.AttachOptions{Path: s.path(id)})
 }
 
-// settled waits until the kernel has let go of every device that was detached:
-// the server keeps a journal entry until then.
+// settled waits until the kernel has let go of every device but those of the
+// volumes that are attached.
 func (s *station) settled(ctx context.Context, attached int) error {
 	for {
-		left, err := filepath.Glob(filepath.Join(s.dir, "server", "journal", "*.json"))
-		if err != nil || len(left) <= attached {
+		left, err := s.entries()
+		if err != nil || left <= attached {
 			return err
 		}
 		select {
 		case <-time.After(2 * time.Millisecond):
 		case <-s.exited:
-			return fmt.Errorf("the device server has ended: %s", s.lastWords())
+			return s.ended()
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// entries counts those of the server's journal, which keeps one until the kernel
+// has let go of the device.
+func (s *station) entries() (int, error) {
+	list, err := filepath.Glob(filepath.Join(s.dir, "server", "journal", "*.json"))
+	return len(list), err
+}
+
+func (s *station) ended() error {
+	return fmt.Errorf("the device server has ended: %s", s.lastWords())
 }
 
 // close detaches what is attached, ends the server and removes the directory.
@@ -171,17 +182,31 @@ func (s *station) close(ctx context.Context) error {
 	return os.RemoveAll(s.dir)
 }
 
+// detachAll goes on until nothing is left: attaches that a cancelled run has begun
+// end in their own time.
 func (s *station) detachAll(ctx context.Context) error {
-	list, err := s.client.List(ctx)
-	if err != nil {
-		return fmt.Errorf("list what is attached: %w", err)
+	for {
+		list, err := s.client.List(ctx)
+		if err != nil {
+			return fmt.Errorf("list what is attached: %w", err)
+		}
+		errs := make([]error, len(list))
+		_ = each(ctx, 32, len(list), func(ctx context.Context, i int) error {
+			errs[i] = s.client.Detach(ctx, list[i].VolumeID)
+			return nil
+		})
+		left, err := s.entries()
+		if err != nil || left == 0 {
+			return err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-s.exited:
+			return s.ended()
+		case <-ctx.Done():
+			return fmt.Errorf("detach %d volumes: %w: %w", left, ctx.Err(), errors.Join(errs...))
+		}
 	}
-	errs := make([]error, len(list))
-	_ = each(ctx, 32, len(list), func(ctx context.Context, i int) error {
-		errs[i] = s.client.Detach(ctx, list[i].VolumeID)
-		return nil
-	})
-	return errors.Join(append(errs, s.settled(ctx, 0))...)
 }
 
 func (s *station) end() error {

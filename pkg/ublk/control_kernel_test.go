@@ -260,3 +260,24 @@ func TestControlPayloadsAreLargeEnough(t *testing.T) {
 		t.Errorf("parameters of %d bytes in slots of %d", n, slotBytes)
 	}
 }
+
+func TestReleasedTellsWhenANumberIsFree(t *testing.T) {
+	c := control(t)
+	info := add(t, c, DeviceOptions{ID: -1, Depth: 1})
+	before, err := Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Released(ctxFor(t), info.ID); got || err != nil {
+		t.Errorf("added: %v, %v", got, err)
+	}
+	if err := c.Delete(ctxFor(t), info.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Released(ctxFor(t), info.ID); !got || err != nil {
+		t.Errorf("deleted: %v, %v", got, err)
+	}
+	if after, err := Devices(); err != nil || len(after) != len(before)-1 {
+		t.Errorf("asking made devices: %v, before the deletion %v (%v)", after, before, err)
+	}
+}
