@@ -78,6 +78,9 @@ func TestMergePutsRoundsOfALabelTogether(t *testing.T) {
 	if got, ok := m.Reports[0].median(TableKernel, partDelete, wayPlain, 16); !ok || got != 9 {
 		t.Errorf("median %v, %v", got, ok)
 	}
+	if got := (&Report{Kinds: []string{"LOCKED", "UNLOCKED"}}).kind(); got != "LOCKED" {
+		t.Errorf("a draw: %s", got)
+	}
 	other := kernelReport("a", "LOCKED", [2]float64{}, [2]float64{})
 	other.Conditions.Devices = 4000
 	if _, err := Merge(m.Reports[0], other); err == nil || !strings.Contains(err.Error(), `"a"`) || !strings.Contains(err.Error(), "4000") {
