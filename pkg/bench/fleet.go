@@ -255,21 +255,21 @@ func isGone(err error) bool {
 // each runs f for 0 to n-1 with callers at a time, and returns when all have
 // ended; after an error nothing new begins.
 func each(ctx context.Context, callers, n int, f func(ctx context.Context, i int) error) error {
-	g, ctx := errgroup.WithContext(ctx)
+	g, running := errgroup.WithContext(ctx)
 	g.SetLimit(callers)
 	for i := range n {
-		if ctx.Err() != nil {
+		if running.Err() != nil {
 			break
 		}
 		g.Go(func() error {
-			if err := ctx.Err(); err != nil {
+			if err := running.Err(); err != nil {
 				return err
 			}
-			return f(ctx, i)
+			return f(running, i)
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return context.Cause(ctx)
+	return ctx.Err() // it may have ended before anything began
 }
