@@ -9,9 +9,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
 	"github.com/csi-ublk/csi-ublk/pkg/ublk"
@@ -65,15 +68,24 @@ func nothingLeft(t *testing.T, dir string) {
 	if bound, _ := filepath.Glob("/sys/block/loop*/loop"); len(bound) > 0 {
 		t.Errorf("loop devices left: %v", bound)
 	}
-	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, path := range commands {
-		if text, _ := os.ReadFile(path); strings.Contains(string(text), "--state-dir") {
-			t.Errorf("a server is left: %s: %q", path, text)
-		}
+	if servers, err := serversOf(dir); err != nil || len(servers) > 0 {
+		t.Errorf("device servers left: %v, %v", servers, err)
 	}
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 0 {
 		t.Errorf("files left: %v, %v", files, err)
 	}
+}
+
+// serversOf finds the device servers with a state directory in dir.
+func serversOf(dir string) (pids []int, err error) {
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range commands {
+		if text, _ := os.ReadFile(path); strings.Contains(string(text), "--state-dir\x00"+dir+"/") {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids, err
 }
 
 func TestEachTableIsMeasuredAndLeavesNothing(t *testing.T) {
@@ -121,10 +133,10 @@ func TestEachTableIsMeasuredAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// stopAt ends a run when a line of progress has its words.
+// stopAt does something soon after a line of progress had its words.
 type stopAt struct {
 	words string
-	stop  context.CancelFunc
+	stop  func()
 	met   bool
 }
 
@@ -152,6 +164,27 @@ func TestARunThatIsCutShortLeavesNothing(t *testing.T) {
 				t.Errorf("met %v, %v", progress.met, err)
 			}
 		})
+	}
+}
+
+// A device server that dies takes the run with it, and no device is left all the same.
+func TestAServerThatDiesIsStartedAgainToCleanUp(t *testing.T) {
+	o := inGuest(t)
+	o.Tables, o.Volumes, o.Others = []string{TableGrowth}, 60, []int{0, 30, 60}
+	progress := &stopAt{words: "idle: 60 devices", stop: func() {
+		servers, err := serversOf(o.Dir)
+		if err != nil || len(servers) != 1 {
+			t.Errorf("servers %v, %v", servers, err)
+		}
+		for _, pid := range servers {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Error(err)
+			}
+		}
+	}}
+	o.Progress = progress
+	if _, err := Run(t.Context(), o); !progress.met || err == nil {
+		t.Errorf("met %v, %v", progress.met, err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"time"
@@ -73,6 +74,10 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	}
 	if o.Progress == nil {
 		o.Progress = io.Discard
+	}
+	// The device server takes absolute paths only.
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+		return nil, err
 	}
 	b := &bench{o: o, begin: time.Now()}
 	if err := b.require(); err != nil {

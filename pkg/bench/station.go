@@ -22,6 +22,7 @@ import (
 // in which one pool holds sparse files.
 type station struct {
 	dir    string
+	args   []string // of the server
 	client *client.Client
 	server *exec.Cmd
 	exited chan struct{} // closed when the server was waited for
@@ -33,7 +34,7 @@ const poolName = "bench"
 // startStation returns when the server answers. Its mount namespace is its own, as
 // in a cluster: a server that sees the mounts of its devices can wait for itself.
 func (b *bench) startStation(ctx context.Context, maxDevices int) (_ *station, err error) {
-	s := &station{exited: make(chan struct{})}
+	s := &station{}
 	if s.dir, err = os.MkdirTemp(b.o.Dir, "csi-ublk-bench-"); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
@@ -48,28 +49,37 @@ func (b *bench) startStation(ctx context.Context, maxDevices int) (_ *station, e
 	if s.client, err = client.Dial(s.socket()); err != nil {
 		return nil, err
 	}
-	log, err := os.Create(s.logPath())
-	if err != nil {
-		return nil, fmt.Errorf("make the server's log: %w", err)
-	}
-	defer log.Close()
-	args := slices.Concat(b.o.Command[1:], []string{
+	s.args = slices.Concat(b.o.Command, []string{
 		"server", "--state-dir", s.dir, "--socket", s.socket(), "--http-address", "", "--max-devices", strconv.Itoa(maxDevices),
 	})
-	server := exec.Command(b.o.Command[0], args...)
+	if err := s.launch(); err != nil {
+		return nil, err
+	}
+	return s, s.ready(ctx)
+}
+
+// launch runs the server.
+func (s *station) launch() error {
+	log, err := os.OpenFile(s.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the server's log: %w", err)
+	}
+	defer log.Close()
+	server := exec.Command(s.args[0], s.args[1:]...)
 	server.Stderr = log
 	// A Ctrl-C at the terminal is for this process, which needs the server to
 	// clean up.
 	server.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: syscall.CLONE_NEWNS}
 	if err := server.Start(); err != nil {
-		return nil, fmt.Errorf("start device server: %w", err)
+		return fmt.Errorf("start device server: %w", err)
 	}
-	s.server = server
+	exited := make(chan struct{})
+	s.server, s.exited = server, exited
 	go func() {
-		defer close(s.exited)
+		defer close(exited)
 		_ = server.Wait()
 	}()
-	return s, s.ready(ctx)
+	return nil
 }
 
 func (s *station) ready(ctx context.Context) error {
@@ -176,16 +186,24 @@ func (s *station) close(ctx context.Context) error {
 	if s.client != nil {
 		errs = append(errs, s.client.Close())
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("%w\nthe state directory %s is left, with the server's log; a csi-ublk server started on it removes devices that it left", err, s.dir)
+	err := errors.Join(errs...)
+	if left, unknown := s.entries(); left > 0 || unknown != nil {
+		return errors.Join(err, fmt.Errorf("%d devices are left, and the state directory %s with the server's log: start csi-ublk server --state-dir on it to have them served again, or delete them", left, s.dir))
 	}
-	return os.RemoveAll(s.dir)
+	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
 // detachAll goes on until nothing is left: attaches that a cancelled run has begun
 // end in their own time.
 func (s *station) detachAll(ctx context.Context) error {
+	if err := s.revive(ctx); err != nil {
+		return err
+	}
 	for {
+		left, err := s.entries()
+		if err != nil || left == 0 {
+			return err
+		}
 		list, err := s.client.List(ctx)
 		if err != nil {
 			return fmt.Errorf("list what is attached: %w", err)
@@ -195,10 +213,6 @@ func (s *station) detachAll(ctx context.Context) error {
 			errs[i] = s.client.Detach(ctx, list[i].VolumeID)
 			return nil
 		})
-		left, err := s.entries()
-		if err != nil || left == 0 {
-			return err
-		}
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-s.exited:
@@ -207,6 +221,23 @@ func (s *station) detachAll(ctx context.Context) error {
 			return fmt.Errorf("detach %d volumes: %w: %w", left, ctx.Err(), errors.Join(errs...))
 		}
 	}
+}
+
+// revive starts a server that has ended and left devices behind.
+func (s *station) revive(ctx context.Context) error {
+	select {
+	case <-s.exited:
+	default:
+		return nil
+	}
+	left, err := s.entries()
+	if err != nil || left == 0 {
+		return err
+	}
+	if err := s.launch(); err != nil {
+		return err
+	}
+	return s.ready(ctx)
 }
 
 func (s *station) end() error {
@@ -219,7 +250,7 @@ func (s *station) end() error {
 		return fmt.Errorf("the device server (process %d) does not end", s.server.Process.Pid)
 	}
 	if !s.server.ProcessState.Success() {
-		return fmt.Errorf("the device server: %s: %s", s.server.ProcessState, s.lastWords())
+		return fmt.Errorf("the device server has ended with %s: %s", s.server.ProcessState, s.lastWords())
 	}
 	return nil
 }
