@@ -28,6 +28,8 @@ type fleet struct {
 	control *ublk.Control
 	rings   []*ublk.Ring
 	owner   uint64
+	// exact says that the kernel can be asked whether a number is free.
+	exact bool
 
 	turn atomic.Uint32
 	mu   sync.Mutex
@@ -173,7 +175,7 @@ func (f *fleet) released(ctx context.Context, id uint32) error {
 	class := fmt.Sprintf("/sys/class/ublk-char/ublkc%d", id)
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 2*time.Millisecond) {
 		if unix.Access(class, unix.F_OK) != nil {
-			if ok, err := f.control.Released(ctx, id); ok || err != nil {
+			if ok, err := f.isFree(ctx, id); ok || err != nil {
 				return err
 			}
 		}
@@ -183,6 +185,29 @@ func (f *fleet) released(ctx context.Context, id uint32) error {
 			return ctx.Err()
 		}
 	}
+}
+
+func (f *fleet) isFree(ctx context.Context, id uint32) (bool, error) {
+	if f.exact {
+		return f.control.Released(ctx, id)
+	}
+	_, err := f.control.Info(ctx, id)
+	if isGone(err) {
+		return true, nil
+	}
+	return false, err
+}
+
+// tryExact asks about a device that is there: a kernel that can't say so can't be
+// trusted to say the opposite.
+func (f *fleet) tryExact(ctx context.Context) error {
+	info, err := f.control.Add(ctx, ublk.DeviceOptions{ID: -1, Depth: 1, Owner: f.owner})
+	if err != nil {
+		return explainAdd(err)
+	}
+	free, err := f.control.Released(ctx, info.ID)
+	f.exact = !free && err == nil
+	return f.control.Delete(context.WithoutCancel(ctx), info.ID)
 }
 
 func (f *fleet) forget(b *bare) {

@@ -122,6 +122,9 @@ func TestEachTableIsMeasuredAndLeavesNothing(t *testing.T) {
 			if want := os.Getenv("UBLK_EXPECT_KIND"); want != "" && r.kind() != want {
 				t.Errorf("kind %s, want %s", r.kind(), want)
 			}
+			if !r.Conditions.Exact {
+				t.Error("the kernel can't be asked whether a number is free")
+			}
 			m, err := Merge(r)
 			if err != nil {
 				t.Fatal(err)

@@ -47,12 +47,12 @@ func (m *Merged) Render(w io.Writer, format, base string) error {
 // conditions are the first grid: a column a label.
 func (m *Merged) conditions() grid {
 	g := grid{title: "conditions", head: []string{""}}
-	rows := [][]string{{"kernel"}, {"DEL_DEV, by the probe"}, {"CPUs"}, {"machine"}, {"csi-ublk"}, {"devices (table kernel)"}, {"volumes (lifecycle, growth)"}, {"rounds"}}
+	rows := [][]string{{"kernel"}, {"DEL_DEV, by the probe"}, {"CPUs"}, {"machine"}, {"csi-ublk"}, {"devices (table kernel)"}, {"volumes (lifecycle, growth)"}, {"a device is gone when"}, {"rounds"}}
 	oneCPU := false
 	for _, r := range m.Reports {
 		c := r.Conditions
 		g.head = append(g.head, c.Label)
-		for i, v := range []string{c.Kernel, r.kinds(), fmt.Sprint(c.CPUs), c.Machine, c.Version, fmt.Sprint(c.Devices), fmt.Sprint(c.Volumes), fmt.Sprint(r.rounds())} {
+		for i, v := range []string{c.Kernel, r.kinds(), fmt.Sprint(c.CPUs), c.Machine, c.Version, fmt.Sprint(c.Devices), fmt.Sprint(c.Volumes), gone[c.Exact], fmt.Sprint(r.rounds())} {
 			rows[i] = append(rows[i], v)
 		}
 		oneCPU = oneCPU || c.CPUs == 1
@@ -60,13 +60,15 @@ func (m *Merged) conditions() grid {
 	g.rows = rows
 	g.notes = []string{
 		"A wave is shown as the median of the rounds (least..most), single operations as p50 / p99 of all rounds. A round visits the ways in turns, beginning with another one each time.",
-		"Commands of the callers go through one io_uring. Our order: STOP_DEV; all tags aborted; DEL_DEV_ASYNC with the char device open; munmap, close; the clock stops when the kernel has let go of every number. Plain order: STOP_DEV; close; DEL_DEV, which waits for that itself.",
+		"Commands of the callers go through one io_uring. Our order: STOP_DEV; all tags aborted; DEL_DEV_ASYNC with the char device open; munmap, close; the clock stops when every device is gone. Plain order: STOP_DEV; close; DEL_DEV, which waits for that itself.",
 	}
 	if oneCPU {
 		g.notes = append(g.notes, "With one CPU only waiting overlaps, not work: what more callers bring is a lower bound, STOP, START and mkfs hardly scale, p99 at many in flight is mostly waiting for the CPU, and figures per CPU are those of one.")
 	}
 	return g
 }
+
+var gone = map[bool]string{true: "its number is free", false: "it is not listed, somewhat too early"}
 
 // kinds is what the probe said in the runs.
 func (r *Report) kinds() string {

@@ -34,6 +34,9 @@ type Conditions struct {
 	// Devices is N of the table kernel, Volumes that of lifecycle and growth.
 	Devices int `json:"devices"`
 	Volumes int `json:"volumes"`
+	// Exact says that the end of a deletion was seen when its number was free;
+	// otherwise when the device was no longer listed, which is earlier.
+	Exact bool `json:"exact"`
 }
 
 // Key tells series apart.

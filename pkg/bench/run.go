@@ -133,13 +133,16 @@ func (b *bench) wants(table string) bool { return slices.Contains(b.o.Tables, ta
 
 // conditions begins the report.
 func (b *bench) conditions(ctx context.Context) error {
+	if err := b.fleet.tryExact(ctx); err != nil {
+		return err
+	}
 	kind, err := b.fleet.control.ProbeDeleteKind(ctx)
 	if err != nil {
 		return fmt.Errorf("find out how the kernel deletes devices: %w", err)
 	}
 	c := Conditions{
 		Label: b.o.Label, Kernel: kernelRelease(), CPUs: runtime.NumCPU(), Machine: b.o.Machine, Version: b.o.Version,
-		Devices: b.o.Devices, Volumes: b.o.Volumes,
+		Devices: b.o.Devices, Volumes: b.o.Volumes, Exact: b.fleet.exact,
 	}
 	if c.Machine == "" {
 		c.Machine = machine("/proc/cpuinfo")
