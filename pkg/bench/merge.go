@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,7 +26,8 @@ func Merge(reports ...*Report) (*Merged, error) {
 			m.Reports = append(m.Reports, &Report{Format: reportFormat, Conditions: r.Conditions})
 			into = m.Reports[len(m.Reports)-1]
 		}
-		if into.Conditions != r.Conditions {
+		var same bool
+		if into.Conditions, same = into.Conditions.with(r.Conditions); !same {
 			return nil, fmt.Errorf("merge reports labelled %q: the conditions differ: %+v, and %+v: measure again, or give them different labels (--label)",
 				r.Conditions.Label, into.Conditions, r.Conditions)
 		}
@@ -37,6 +39,14 @@ func Merge(reports ...*Report) (*Merged, error) {
 		}
 	}
 	return m, nil
+}
+
+// with adds the sizes of tables that only o has measured, and reports whether all
+// else is the same.
+func (c Conditions) with(o Conditions) (Conditions, bool) {
+	c.Devices, o.Devices = cmp.Or(c.Devices, o.Devices), cmp.Or(o.Devices, c.Devices)
+	c.Volumes, o.Volumes = cmp.Or(c.Volumes, o.Volumes), cmp.Or(o.Volumes, c.Volumes)
+	return c, c == o
 }
 
 func (m *Merged) label(l string) *Report {

@@ -31,7 +31,8 @@ type Conditions struct {
 	// Machine is what the kernel runs on, as far as it is known.
 	Machine string `json:"machine"`
 	Version string `json:"version"`
-	// Devices is N of the table kernel, Volumes that of lifecycle and growth.
+	// Devices is N of the table kernel, Volumes that of lifecycle and growth; 0
+	// where they were not measured.
 	Devices int `json:"devices"`
 	Volumes int `json:"volumes"`
 	// Exact says that the end of a deletion was seen when its number was free;

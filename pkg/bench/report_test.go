@@ -78,6 +78,11 @@ func TestMergePutsRoundsOfALabelTogether(t *testing.T) {
 	if got, ok := m.Reports[0].median(TableKernel, partDelete, wayPlain, 16); !ok || got != 9 {
 		t.Errorf("median %v, %v", got, ok)
 	}
+	without := &Report{Kinds: []string{"LOCKED"}, Conditions: m.Reports[0].Conditions}
+	without.Conditions.Devices, without.Conditions.Volumes = 0, 30
+	if m, err := Merge(m.Reports[0], without); err != nil || m.Reports[0].Conditions.Devices != 10 || m.Reports[0].Conditions.Volumes != 30 {
+		t.Errorf("runs of different tables: %v", err)
+	}
 	if got := (&Report{Kinds: []string{"LOCKED", "UNLOCKED"}}).kind(); got != "LOCKED" {
 		t.Errorf("a draw: %s", got)
 	}

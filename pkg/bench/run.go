@@ -142,7 +142,13 @@ func (b *bench) conditions(ctx context.Context) error {
 	}
 	c := Conditions{
 		Label: b.o.Label, Kernel: kernelRelease(), CPUs: runtime.NumCPU(), Machine: b.o.Machine, Version: b.o.Version,
-		Devices: b.o.Devices, Volumes: b.o.Volumes, Exact: b.fleet.exact,
+		Exact: b.fleet.exact,
+	}
+	if b.wants(TableKernel) {
+		c.Devices = b.o.Devices
+	}
+	if b.wants(TableLifecycle) || b.wants(TableGrowth) {
+		c.Volumes = b.o.Volumes
 	}
 	if c.Machine == "" {
 		c.Machine = machine("/proc/cpuinfo")
