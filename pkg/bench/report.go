@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
 )
 
 // reportFormat is the version of the JSON; others are refused.
@@ -61,8 +63,12 @@ type Series struct {
 	Rounds [][]float64 `json:"rounds"`
 }
 
-// kind is what most probes said; the first of those if it is a draw.
+// kind is UNLOCKED if one probe said so: load can hide that and never make it up
+// (ublk.Control.ProbeDeleteKind). Otherwise it is what most said, or said first.
 func (r *Report) kind() string {
+	if u := ublk.DeleteUnlocked.String(); slices.Contains(r.Kinds, u) {
+		return u
+	}
 	best, most := "", 0
 	for _, k := range r.Kinds {
 		n := 0

@@ -63,7 +63,7 @@ func TestMergePutsRoundsOfALabelTogether(t *testing.T) {
 	m, err := Merge(
 		kernelReport("a", "LOCKED", [2]float64{8, 9}, [2]float64{1, 7}),
 		kernelReport("b", "UNLOCKED", [2]float64{1, 9}, [2]float64{1, 9}),
-		kernelReport("a", "UNLOCKED", [2]float64{10, 9}, [2]float64{3, 7}),
+		kernelReport("a", "NOWAIT", [2]float64{10, 9}, [2]float64{3, 7}),
 		kernelReport("a", "LOCKED", [2]float64{9, 9}, [2]float64{2, 7}),
 	)
 	if err != nil {
@@ -83,8 +83,10 @@ func TestMergePutsRoundsOfALabelTogether(t *testing.T) {
 	if m, err := Merge(m.Reports[0], without); err != nil || m.Reports[0].Conditions.Devices != 10 || m.Reports[0].Conditions.Volumes != 30 {
 		t.Errorf("runs of different tables: %v", err)
 	}
-	if got := (&Report{Kinds: []string{"LOCKED", "UNLOCKED"}}).kind(); got != "LOCKED" {
-		t.Errorf("a draw: %s", got)
+	for want, kinds := range map[string][]string{"LOCKED": {"LOCKED", "NOWAIT"}, "UNLOCKED": {"LOCKED", "LOCKED", "UNLOCKED"}, "NOWAIT": {"NOWAIT", "LOCKED", "NOWAIT"}} {
+		if got := (&Report{Kinds: kinds}).kind(); got != want {
+			t.Errorf("%v: %s, want %s", kinds, got, want)
+		}
 	}
 	other := kernelReport("a", "LOCKED", [2]float64{}, [2]float64{})
 	other.Conditions.Devices = 4000

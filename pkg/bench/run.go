@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"slices"
 	"time"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
 )
 
 // The tables, in the order in which they are measured and shown.
@@ -136,7 +138,7 @@ func (b *bench) conditions(ctx context.Context) error {
 	if err := b.fleet.tryExact(ctx); err != nil {
 		return err
 	}
-	kind, err := b.fleet.control.ProbeDeleteKind(ctx)
+	kind, err := b.probeKind(ctx)
 	if err != nil {
 		return fmt.Errorf("find out how the kernel deletes devices: %w", err)
 	}
@@ -159,6 +161,17 @@ func (b *bench) conditions(ctx context.Context) error {
 	b.report = &Report{Format: reportFormat, Conditions: c, Kinds: []string{kind.String()}}
 	b.say("%s, %s, %d CPUs, %s", c.Kernel, kind, c.CPUs, c.Machine)
 	return nil
+}
+
+// probeKind asks a few times while the answer is LOCKED, which a busy machine also
+// gives on a kernel that is not.
+func (b *bench) probeKind(ctx context.Context) (kind ublk.DeleteKind, err error) {
+	for range 5 {
+		if kind, err = b.fleet.control.ProbeDeleteKind(ctx); err != nil || kind != ublk.DeleteLocked {
+			return kind, err
+		}
+	}
+	return kind, nil
 }
 
 // say writes a line of progress.
