@@ -30,8 +30,8 @@ func (b *bench) climb(ctx context.Context, _ int) (err error) {
 	if err := s.blanks(b.o.Volumes, volumeBytes); err != nil {
 		return err
 	}
-	// The first device costs what the next ones don't: threads, buffers.
-	if err := b.upAndDown(ctx, s, 1); err != nil {
+	// The first wave costs what the next ones don't: threads, buffers, heap.
+	if err := b.upAndDown(ctx, s, b.o.Volumes); err != nil {
 		return err
 	}
 	if err := s.settled(ctx, 0); err != nil {
