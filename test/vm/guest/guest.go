@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -34,6 +35,7 @@ type Guest struct {
 	log     *os.File
 	line    *os.File
 	session *session
+	cpu     io.Closer // claim on a CPU; nil without
 
 	done   chan struct{} // closed when the process has ended and err is set
 	mu     sync.Mutex
@@ -98,11 +100,19 @@ func (g *Guest) launch(ctx context.Context, h *host.Host, m machine) error {
 	defer theirs.Close()
 	args := append([]string{"panic=-1", "quiet", "loglevel=5"}, s.Cmdline...)
 	argv, env := m.command(s, g.dir, initrd, args)
+	if s.Accel == AccelUML {
+		if argv, g.cpu, err = pinned(argv); err != nil {
+			g.line.Close()
+			g.log.Close()
+			return err
+		}
+	}
 	netns := ""
 	if s.Net != nil {
 		netns = s.Net.Namespace
 	}
 	if g.proc, err = startProcess(argv, env, netns, g.console, theirs); err != nil {
+		g.giveBackCPU()
 		g.line.Close()
 		g.log.Close()
 		return err
@@ -111,6 +121,12 @@ func (g *Guest) launch(ctx context.Context, h *host.Host, m machine) error {
 	g.wait.Go(func() { _ = g.session.receive() }) // It ends with the line, the reason is the process's to tell.
 	g.wait.Go(func() { g.watch(ctx) })
 	return nil
+}
+
+func (g *Guest) giveBackCPU() {
+	if g.cpu != nil {
+		g.cpu.Close()
+	}
 }
 
 // openLine makes the agent's line; theirs is the guest's end.
@@ -159,6 +175,7 @@ func (g *Guest) watch(ctx context.Context) {
 		g.end(fmt.Errorf("%w: %w", ErrKilled, ctx.Err()))
 		<-g.proc.ended
 	}
+	g.giveBackCPU()
 	g.line.Close()
 	g.session.end()
 	g.mu.Lock()
