@@ -110,7 +110,7 @@ func (s *Server) adoptVolume(st step) {
 func (s *Server) deleteLeftover(st step) {
 	r := &release{id: st.device.ID, slot: noSlot, done: make(chan struct{})}
 	if st.entry != nil {
-		r.entry = *st.entry
+		r.volume = st.entry.Volume
 	}
 	// Whoever looks for the volume finds none: it may be attached again.
 	s.background.Add(1)
@@ -136,6 +136,11 @@ func (s *Server) deleteLeftover(st step) {
 			}
 		}
 		removeBlockNode(v.info.BlockPath(), v.major, v.minor)
+		if st.entry != nil {
+			if err := s.journal.remove(st.entry.Volume, st.entry.Generation); err != nil {
+				s.log.Error("journal entry not removed", "volume", st.entry.Volume, "error", err)
+			}
+		}
 		s.startRelease(r)
 	}()
 }

@@ -133,7 +133,7 @@ func (s *Server) makeDevice(ctx context.Context, v *volume, spec attachSpec) (er
 	}
 	phase("queue")
 
-	b, err := openBacking(s.poolsDir, spec.path, spec.readOnly)
+	b, err := s.backings.open(s.poolsDir, spec.path, spec.readOnly)
 	if err != nil {
 		return err
 	}
@@ -144,22 +144,15 @@ func (s *Server) makeDevice(ctx context.Context, v *volume, spec attachSpec) (er
 		return fmt.Errorf("%d devices: %w", s.options.MaxDevices, errFull)
 	}
 	s.counters.Reset(slot)
-	e := s.newEntry(spec, b, gen)
-	if err := s.journal.put(&e); err != nil {
-		s.table.freeSlot(slot)
-		return err
-	}
-	phase("journal")
-
 	info, err := s.kernel.add(ublk.DeviceOptions{
 		ID: -1, Queues: spec.queues, Depth: spec.depth, Features: s.wantFeatures(), Owner: s.owner.tag,
 	})
 	if err != nil {
 		s.table.freeSlot(slot)
-		return errors.Join(addError(err), s.journal.remove(e.Volume, e.Generation))
+		return addError(err)
 	}
 	phase("add")
-	e.Device = int64(info.ID)
+	e := s.newEntry(spec, b, gen, info.ID)
 	s.forgetFormer(info.ID)
 	s.table.update(func() { v.entry, v.info, v.slot, v.worker = e, info, slot, gen })
 	defer func() {
@@ -199,21 +192,20 @@ func (s *Server) bringUp(ctx context.Context, v *volume, b backing, gen *generat
 		return err
 	}
 	phase("start")
-	got, err := s.kernel.params(id)
+	major, minor, err := diskNumber(id)
 	if err != nil {
 		return err
 	}
-	if err := verifyBlockNode(v.info.BlockPath(), got.DiskMajor, got.DiskMinor); err != nil {
+	if err := verifyBlockNode(v.info.BlockPath(), major, minor); err != nil {
 		return err
 	}
 	phase("verify")
-	e.Phase = phaseLive
 	if err := s.journal.put(&e); err != nil {
 		return err
 	}
-	phase("journal_live")
+	phase("journal")
 	s.table.update(func() {
-		v.entry, v.major, v.minor, v.state = e, got.DiskMajor, got.DiskMinor, serverv1.Device_LIVE
+		v.entry, v.major, v.minor, v.state = e, major, minor, serverv1.Device_LIVE
 	})
 	return nil
 }
@@ -233,12 +225,12 @@ func (s *Server) undo(v *volume) error {
 	}
 }
 
-func (s *Server) newEntry(spec attachSpec, b backing, gen *generation) entry {
+func (s *Server) newEntry(spec attachSpec, b backing, gen *generation, device uint32) entry {
 	id := make([]byte, 8)
 	rand.Read(id)
 	return entry{
-		Volume: spec.volume, Generation: hex.EncodeToString(id), Phase: phaseIntent,
-		Path: b.path, Inode: b.inode, Device: noDevice,
+		Volume: spec.volume, Generation: hex.EncodeToString(id),
+		Path: b.path, Inode: b.inode, Device: device,
 		Queues: spec.queues, Depth: spec.depth, ReadOnly: spec.readOnly, SizeBytes: b.info.SizeBytes,
 		Worker: gen.name,
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -22,11 +23,51 @@ type backing struct {
 	info          ublk.FileInfo
 }
 
-// openBacking looks at a volume's file. The path must lead to a regular file
+// backings remembers what the pools' file systems can do, which takes a file and
+// some changes of it to find out.
+type backings struct {
+	mu    sync.Mutex
+	known map[fileSystem]ublk.FileInfo
+}
+
+// fileSystem tells file systems apart, also after another was mounted in a place.
+type fileSystem struct {
+	device uint64
+	kind   int64
+	id     unix.Fsid
+}
+
+// probe is ublk.ProbeFile, with what is known of another file of the file system.
+func (b *backings) probe(f *os.File, device uint64) (ublk.FileInfo, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return ublk.FileInfo{}, &os.PathError{Op: "statfs", Path: f.Name(), Err: err}
+	}
+	key := fileSystem{device, int64(st.Type), st.Fsid}
+	b.mu.Lock()
+	info, ok := b.known[key]
+	b.mu.Unlock()
+	if ok {
+		return info.Of(f)
+	}
+	info, err := ublk.ProbeFile(f)
+	if err != nil {
+		return info, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.known == nil {
+		b.known = make(map[fileSystem]ublk.FileInfo)
+	}
+	b.known[key] = info
+	return info, nil
+}
+
+// open looks at a volume's file. The path must lead to a regular file
 // below the pools directory without passing any symbolic link, so that nobody
 // who can write to a pool has this root process open something else. The file is
 // closed again; the worker opens it anew and compares device and inode.
-func openBacking(poolsDir, path string, readOnly bool) (backing, error) {
+func (bs *backings) open(poolsDir, path string, readOnly bool) (backing, error) {
 	rel, err := filepath.Rel(poolsDir, path)
 	if err != nil || !filepath.IsAbs(path) || filepath.Clean(path) != path || rel == "." || strings.HasPrefix(rel, "..") {
 		return backing{}, fmt.Errorf("path %q is not inside %s: %w", path, poolsDir, errInvalid)
@@ -58,7 +99,7 @@ func openBacking(poolsDir, path string, readOnly bool) (backing, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return backing{}, fmt.Errorf("path %q is not a regular file: %w", path, errInvalid)
 	}
-	info, err := ublk.ProbeFile(f)
+	info, err := bs.probe(f, st.Dev)
 	if err != nil {
 		return backing{}, err
 	}

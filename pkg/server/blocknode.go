@@ -9,6 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// diskNumber asks sysfs for the number of a started device's disk: GET_PARAMS
+// would tell as well, at the price of another control command.
+func diskNumber(id uint32) (major, minor uint32, err error) {
+	path := fmt.Sprintf("/sys/class/block/ublkb%d/dev", id)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	if _, err := fmt.Sscanf(string(b), "%d:%d", &major, &minor); err != nil {
+		return 0, 0, fmt.Errorf("read %s: %q: %w", path, b, err)
+	}
+	return major, minor, nil
+}
+
 // verifyBlockNode makes sure that path is the block device major:minor, which a
 // caller will open, format and mount. devtmpfs makes the node before START_DEV
 // returns; a /dev that is no devtmpfs lacks it, and gets it.

@@ -53,7 +53,6 @@ func (s *Server) detach(ctx context.Context, id string) error {
 // takeDown is the way down as far as the caller waits for it.
 func (s *Server) takeDown(ctx context.Context, v *volume) error {
 	phase := s.metrics.phases(opDetach)
-	id := v.info.ID
 	if v.vanished {
 		s.forget(v)
 		return nil
@@ -65,15 +64,12 @@ func (s *Server) takeDown(ctx context.Context, v *volume) error {
 		return err
 	}
 	phase("stop")
-	e := v.entry
-	e.Phase = phaseStopping
-	if err := s.journal.put(&e); err != nil {
-		// The disk is gone; without the entry the next server knows the device
-		// by its tag.
-		s.log.Error("stop not journaled", "volume", e.Volume, "device", id, "error", err)
+	// An entry that stayed would claim whatever device gets the number next: the
+	// volume is detached when it is gone, or the caller has to try again.
+	if err := s.journal.remove(v.entry.Volume, v.entry.Generation); err != nil {
+		return err
 	}
-	phase("journal_stopping")
-	s.table.update(func() { v.entry = e })
+	phase("journal")
 	s.release(v)
 	s.table.drop(v)
 	return nil
@@ -151,11 +147,14 @@ func (e *inUseError) Is(target error) bool { return target == errInUse }
 // it looks for users and stops then, which a user who comes in between loses.
 func (s *Server) stopOnce(ctx context.Context, v *volume) error {
 	id := v.info.ID
-	// Somebody may have deleted it, and another have its number.
-	if info, err := s.kernel.info(id); isGone(err) || err == nil && info.Owner != s.owner.tag {
-		return nil
-	} else if err != nil {
-		return err
+	// Somebody may have deleted it, and another have its number; but not as long
+	// as our worker has it open.
+	if v.worker == nil || v.worker.isLost() {
+		if info, err := s.kernel.info(id); isGone(err) || err == nil && info.Owner != s.owner.tag {
+			return nil
+		} else if err != nil {
+			return err
+		}
 	}
 	if s.kernel.features().Has(ublk.SafeStop) {
 		err := s.kernel.tryStop(id)

@@ -6,7 +6,7 @@
 // watches and replaces. What it has made is in a journal on disk, so that the
 // next server takes over where this one ended, however it ended.
 //
-// One volume up (attach.go): open the file, journal the intent, ADD_DEV,
+// One volume up (attach.go): open the file, ADD_DEV,
 // SET_PARAMS, a worker arms every tag, START_DEV, verify, journal live. Down
 // (detach.go) is the reverse, and its second half runs in the background.
 //

@@ -13,32 +13,22 @@ import (
 	"sync"
 )
 
-// phase is how far a volume's device has come, as the journal knows it.
-type phase string
-
-const (
-	phaseIntent   phase = "intent"   // a device may exist; nobody was told of it
-	phaseLive     phase = "live"     // the volume's user has the device
-	phaseStopping phase = "stopping" // nobody uses the device any more
-)
-
 // journalFormat changes when an old server could not read a new entry rightly.
 const journalFormat = 1
 
-// noDevice is the id of an intent whose ADD_DEV has not answered.
-const noDevice = -1
-
-// An entry is what the journal keeps of one volume.
+// An entry is what the journal keeps of one volume that a user has: it is written
+// before the user is told of the device, and removed when the device is stopped.
+// Before and after, the device's tag is all that a next server needs to know: a
+// device of ours that no entry names was given to nobody.
 type entry struct {
 	Format int    `json:"format"`
 	Volume string `json:"volume"`
 	// Generation is new with every attach: what a background delete removes
 	// must not be the entry of the attach that followed it.
 	Generation string `json:"generation"`
-	Phase      phase  `json:"phase"`
 	Path       string `json:"path"`
 	Inode      uint64 `json:"inode"`
-	Device     int64  `json:"device"`
+	Device     uint32 `json:"device"`
 	Queues     uint16 `json:"queues"`
 	Depth      uint16 `json:"depth"`
 	ReadOnly   bool   `json:"readOnly,omitempty"`
@@ -58,12 +48,8 @@ func (e *entry) validate() error {
 		return fmt.Errorf("volume id %q", e.Volume)
 	case e.Generation == "":
 		return errors.New("no generation")
-	case e.Phase != phaseIntent && e.Phase != phaseLive && e.Phase != phaseStopping:
-		return fmt.Errorf("phase %q", e.Phase)
-	case e.Device < noDevice || e.Device > 1<<20:
+	case e.Device > 1<<20:
 		return fmt.Errorf("device %d", e.Device)
-	case e.Device == noDevice && e.Phase != phaseIntent:
-		return fmt.Errorf("phase %s without a device", e.Phase)
 	case !filepath.IsAbs(e.Path):
 		return fmt.Errorf("path %q", e.Path)
 	}
@@ -155,6 +141,12 @@ func (j *journal) lock(volume string) (unlock func()) {
 
 // put writes the volume's entry. When it returns the entry outlives the process.
 func (j *journal) put(e *entry) error {
+	defer j.lock(e.Volume)()
+	return j.write(e)
+}
+
+// write needs the volume's lock.
+func (j *journal) write(e *entry) error {
 	e.Format, e.Owner = journalFormat, j.owner
 	if err := e.validate(); err != nil {
 		return fmt.Errorf("journal volume %s: %w", e.Volume, err)
@@ -163,11 +155,21 @@ func (j *journal) put(e *entry) error {
 	if err != nil {
 		return fmt.Errorf("journal volume %s: %w", e.Volume, err)
 	}
-	defer j.lock(e.Volume)()
 	if err := replaceFile(j.path(e.Volume), append(b, '\n'), nil); err != nil {
 		return fmt.Errorf("journal volume %s: %w", e.Volume, err)
 	}
 	return nil
+}
+
+// update is put for an entry that is there, of this generation; if it is not, the
+// volume was detached meanwhile, and nothing is written.
+func (j *journal) update(e *entry) error {
+	defer j.lock(e.Volume)()
+	has, err := j.read(j.path(e.Volume))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && has.Generation != e.Generation {
+		return nil
+	}
+	return j.write(e)
 }
 
 // remove drops the volume's entry if it is of this generation.

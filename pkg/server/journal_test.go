@@ -22,7 +22,7 @@ func testJournal(t *testing.T) *journal {
 
 func testEntry(volume string) *entry {
 	return &entry{
-		Volume: volume, Generation: "g1", Phase: phaseLive, Path: "/pools/p/" + volume, Inode: 7,
+		Volume: volume, Generation: "g1", Path: "/pools/p/" + volume, Inode: 7,
 		Device: 3, Queues: 1, Depth: 64, SizeBytes: 1 << 20, Worker: "w-1",
 	}
 }
@@ -74,6 +74,38 @@ func TestRemoveSparesTheEntryOfALaterAttach(t *testing.T) {
 	}
 }
 
+// What is noted late, of a volume that failed or was recovered, must not bring an
+// entry back that a detach has removed: it would claim the device's next user.
+func TestUpdateChangesOnlyWhatIsThere(t *testing.T) {
+	j := testJournal(t)
+	e := testEntry("a")
+	if err := j.update(e); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := load(t, j); len(got) != 0 {
+		t.Errorf("%d entries, want none", len(got))
+	}
+	later := testEntry("a")
+	later.Generation = "g2"
+	if err := j.put(later); err != nil {
+		t.Fatal(err)
+	}
+	e.Failure = "old"
+	if err := j.update(e); err != nil {
+		t.Fatal(err)
+	}
+	later.Failure = "new"
+	if got, _ := load(t, j); len(got) != 1 || got[0].Failure != "" {
+		t.Errorf("another generation changed the entry to %+v", got[0])
+	}
+	if err := j.update(later); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := load(t, j); len(got) != 1 || got[0].Failure != "new" {
+		t.Errorf("the entry is %+v, want the update", got[0])
+	}
+}
+
 func TestUnusableFilesAreMovedAsideAndNamed(t *testing.T) {
 	for name, c := range map[string]struct{ file, content, says string }{
 		"an empty file":              {"v.json", "", "EOF"},
@@ -112,7 +144,7 @@ func TestUnusableFilesAreMovedAsideAndNamed(t *testing.T) {
 }
 
 func valid(volume, owner string) string {
-	return `{"format":1,"volume":"` + volume + `","generation":"g","phase":"live","path":"/p","inode":1,"device":0,` +
+	return `{"format":1,"volume":"` + volume + `","generation":"g","path":"/p","inode":1,"device":0,` +
 		`"queues":1,"depth":1,"sizeBytes":4096,"owner":"` + owner + `"}`
 }
 

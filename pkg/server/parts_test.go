@@ -176,12 +176,12 @@ func TestOnlyRegularFilesInsideThePoolsAreServed(t *testing.T) {
 		"a file without content":    filepath.Join(pools, "empty"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := openBacking(pools, path, false); !errors.Is(err, errInvalid) {
+			if _, err := (&backings{}).open(pools, path, false); !errors.Is(err, errInvalid) {
 				t.Errorf("error %v, want one that matches errInvalid", err)
 			}
 		})
 	}
-	if _, err := openBacking(pools, filepath.Join(pools, "none"), false); !errors.Is(err, os.ErrNotExist) {
+	if _, err := (&backings{}).open(pools, filepath.Join(pools, "none"), false); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }

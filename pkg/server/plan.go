@@ -41,13 +41,13 @@ type step struct {
 // plan decides what becomes of everything found. It is pure. Devices with
 // another tag get no step at all.
 func plan(o observation) []step {
-	ours := make(map[int64]*ublk.DeviceInfo)
+	ours := make(map[uint32]*ublk.DeviceInfo)
 	for i, d := range o.devices {
 		if d.Owner == o.tag {
-			ours[int64(d.ID)] = &o.devices[i]
+			ours[d.ID] = &o.devices[i]
 		}
 	}
-	claims := make(map[int64][]*entry)
+	claims := make(map[uint32][]*entry)
 	var steps []step
 	for _, e := range o.entries {
 		switch {
@@ -64,39 +64,20 @@ func plan(o observation) []step {
 	return steps
 }
 
-// planDevice decides about one device of ours and the entries that name it. An
-// id is used again as soon as its device is gone, so an entry of a former user
-// may be left; but only the current one can be live.
+// planDevice decides about one device of ours and the entries that name it.
 func planDevice(d *ublk.DeviceInfo, claims []*entry) []step {
-	if len(claims) == 0 {
-		return []step{{doDelete, nil, d, "no journal entry names it"}}
-	}
-	var live []*entry
-	for _, e := range claims {
-		if e.Phase == phaseLive {
-			live = append(live, e)
-		}
+	switch {
+	case len(claims) == 0:
+		return []step{{doDelete, nil, d, "no journal entry names it: nobody was given it, or it was given back"}}
+	case len(claims) == 1 && d.State == ublk.StateDead:
+		return []step{{doDelete, claims[0], d, "the device was stopped"}}
+	case len(claims) == 1:
+		return []step{{doRecover, claims[0], d, "a user has the volume"}}
 	}
 	var steps []step
-	switch {
-	case len(live) > 1:
-		// Serving the wrong file would destroy it.
-		for _, e := range live {
-			steps = append(steps, step{doReport, e, d, "more than one live volume claims the device"})
-		}
-	case len(live) == 1 && d.State == ublk.StateDead:
-		steps = append(steps, step{doDelete, live[0], d, "the device was stopped"})
-	case len(live) == 1:
-		steps = append(steps, step{doRecover, live[0], d, "the volume is live"})
-	}
 	for _, e := range claims {
-		switch {
-		case e.Phase == phaseLive:
-		case len(live) > 0:
-			steps = append(steps, step{doDrop, e, nil, "its device id has a new user"})
-		default:
-			steps = append(steps, step{doDelete, e, d, fmt.Sprintf("the volume's phase is %s", e.Phase)})
-		}
+		// Serving the wrong file would destroy it.
+		steps = append(steps, step{doReport, e, d, "more than one volume claims the device"})
 	}
 	return steps
 }

@@ -11,9 +11,9 @@ import (
 
 func TestPlan(t *testing.T) {
 	const ourTag, otherTag = 1, 2
-	at := func(volume string, p phase, device int64) *entry {
+	at := func(volume string, device uint32) *entry {
 		e := testEntry(volume)
-		e.Phase, e.Device = p, device
+		e.Device = device
 		return e
 	}
 	ours := func(id uint32, s ublk.DeviceState) ublk.DeviceInfo {
@@ -31,22 +31,17 @@ func TestPlan(t *testing.T) {
 		devices devices
 		want    []string
 	}{
-		"nothing found, nothing done":                      {},
-		"a live volume whose server died is recovered":     {entries{at("v", phaseLive, 3)}, devices{ours(3, ublk.StateQuiesced)}, []string{"recover v 3"}},
-		"also if the kernel has not noticed yet":           {entries{at("v", phaseLive, 3)}, devices{ours(3, ublk.StateLive)}, []string{"recover v 3"}},
-		"also if its I/O fails meanwhile":                  {entries{at("v", phaseLive, 3)}, devices{ours(3, ublk.StateFailIO)}, []string{"recover v 3"}},
-		"a live volume whose device was stopped is gone":   {entries{at("v", phaseLive, 3)}, devices{ours(3, ublk.StateDead)}, []string{"delete v 3"}},
-		"a live volume without a device is dropped":        {entries{at("v", phaseLive, 3)}, nil, []string{"drop v"}},
-		"a foreign device under our id is not touched":     {entries{at("v", phaseLive, 3)}, devices{foreign(3)}, []string{"drop v"}},
-		"foreign devices get no step":                      {nil, devices{foreign(1), foreign(2)}, nil},
-		"our device in no entry is deleted":                {nil, devices{ours(5, ublk.StateQuiesced), foreign(6)}, []string{"delete 5"}},
-		"an intent without a device is dropped":            {entries{at("v", phaseIntent, noDevice)}, nil, []string{"drop v"}},
-		"an intent that got a device is undone":            {entries{at("v", phaseIntent, 3)}, devices{ours(3, ublk.StateLive)}, []string{"delete v 3"}},
-		"an intent and its unnamed device are both undone": {entries{at("v", phaseIntent, noDevice)}, devices{ours(3, ublk.StateDead)}, []string{"drop v", "delete 3"}},
-		"a stop is finished":                               {entries{at("v", phaseStopping, 3)}, devices{ours(3, ublk.StateDead)}, []string{"delete v 3"}},
-		"a finished stop is dropped":                       {entries{at("v", phaseStopping, 3)}, nil, []string{"drop v"}},
-		"an id used again belongs to its live volume":      {entries{at("old", phaseStopping, 3), at("new", phaseLive, 3)}, devices{ours(3, ublk.StateQuiesced)}, []string{"recover new 3", "drop old"}},
-		"two live volumes of one device are not guessed":   {entries{at("a", phaseLive, 3), at("b", phaseLive, 3)}, devices{ours(3, ublk.StateQuiesced)}, []string{"report a 3", "report b 3"}},
+		"nothing found, nothing done":                    {},
+		"a live volume whose server died is recovered":   {entries{at("v", 3)}, devices{ours(3, ublk.StateQuiesced)}, []string{"recover v 3"}},
+		"also if the kernel has not noticed yet":         {entries{at("v", 3)}, devices{ours(3, ublk.StateLive)}, []string{"recover v 3"}},
+		"also if its I/O fails meanwhile":                {entries{at("v", 3)}, devices{ours(3, ublk.StateFailIO)}, []string{"recover v 3"}},
+		"a live volume whose device was stopped is gone": {entries{at("v", 3)}, devices{ours(3, ublk.StateDead)}, []string{"delete v 3"}},
+		"a live volume without a device is dropped":      {entries{at("v", 3)}, nil, []string{"drop v"}},
+		"a foreign device under our id is not touched":   {entries{at("v", 3)}, devices{foreign(3)}, []string{"drop v"}},
+		"foreign devices get no step":                    {nil, devices{foreign(1), foreign(2)}, nil},
+		"a device that nobody was given is deleted":      {nil, devices{ours(3, ublk.StateLive)}, []string{"delete 3"}},
+		"our device in no entry is deleted":              {nil, devices{ours(5, ublk.StateQuiesced), foreign(6)}, []string{"delete 5"}},
+		"two volumes of one device are not guessed":      {entries{at("a", 3), at("b", 3)}, devices{ours(3, ublk.StateQuiesced)}, []string{"report a 3", "report b 3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string

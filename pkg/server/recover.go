@@ -134,7 +134,7 @@ func (s *Server) recoverOnce(ctx context.Context, r *recovery) error {
 		v.entry.Worker = gen.name
 	})
 	e := v.entry
-	if err := s.journal.put(&e); err != nil {
+	if err := s.journal.update(&e); err != nil {
 		// Only the worker's name is old: every fence is waited for anyhow.
 		s.log.Error("recovery not journaled", "volume", e.Volume, "error", err)
 	}
@@ -152,7 +152,7 @@ func (s *Server) arm(ctx context.Context, r *recovery) error {
 	if err != nil {
 		return err
 	}
-	b, err := openBacking(s.poolsDir, v.entry.Path, v.entry.ReadOnly)
+	b, err := s.backings.open(s.poolsDir, v.entry.Path, v.entry.ReadOnly)
 	if err != nil {
 		return err
 	}

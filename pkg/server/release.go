@@ -11,10 +11,10 @@ import (
 )
 
 // A release is the second half of a device's way down: stopped, its disk gone,
-// and known to nobody but this server. It runs in the background, is counted,
-// and keeps the journal entry until the kernel has really let go of the id.
+// and known to nobody but this server. It runs in the background and is counted.
+// Should the server end meanwhile, the next one knows the device by its tag.
 type release struct {
-	entry  entry // Volume is "" for a device without an entry
+	volume string // for the log; "" if it is not known
 	id     uint32
 	slot   uint32
 	worker *generation
@@ -26,7 +26,7 @@ type release struct {
 
 // release takes over the device of a stopped volume.
 func (s *Server) release(v *volume) *release {
-	r := &release{entry: v.entry, id: v.info.ID, slot: v.slot, worker: v.worker, done: make(chan struct{})}
+	r := &release{volume: v.entry.Volume, id: v.info.ID, slot: v.slot, worker: v.worker, done: make(chan struct{})}
 	removeBlockNode(v.info.BlockPath(), v.major, v.minor)
 	s.startRelease(r)
 	return r
@@ -39,16 +39,10 @@ func (s *Server) startRelease(r *release) {
 		defer s.background.Done()
 		defer close(r.done)
 		if !s.letGo(r) {
-			return // the server ends: the next one finds the entry
+			return // the server ends: the next one finds the device
 		}
 		s.table.freeSlot(r.slot)
 		s.table.update(func() { delete(s.table.releasing, r.id) })
-		if r.entry.Volume == "" {
-			return
-		}
-		if err := s.journal.remove(r.entry.Volume, r.entry.Generation); err != nil {
-			s.log.Error("journal entry not removed", "volume", r.entry.Volume, "error", err)
-		}
 	}()
 }
 
@@ -65,7 +59,7 @@ const slowRelease = 30 * time.Second
 func (s *Server) letGo(r *release) bool {
 	phase := s.metrics.phases(opDetach)
 	slow := time.AfterFunc(slowRelease, func() {
-		s.log.Warn("kernel keeps a stopped device", "device", r.id, "volume", r.entry.Volume)
+		s.log.Warn("kernel keeps a stopped device", "device", r.id, "volume", r.volume)
 	})
 	defer slow.Stop()
 	for pause := time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
@@ -76,7 +70,7 @@ func (s *Server) letGo(r *release) bool {
 		if s.stopping.Err() != nil {
 			return false
 		}
-		s.log.Error("device not deleted", "device", r.id, "volume", r.entry.Volume, "error", err)
+		s.log.Error("device not deleted", "device", r.id, "volume", r.volume, "error", err)
 		select {
 		case <-time.After(max(pause, 100*time.Millisecond)):
 		case <-s.stopping.Done():
@@ -145,7 +139,8 @@ func (r *release) close(ctx context.Context) error {
 // sysfs goes first; the id is in use until the kernel forgets it. Only this one
 // entry is looked at: the wait must not grow with the number of devices.
 func (s *Server) waitGone(ctx context.Context, id uint32) error {
-	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+	// It is seldom the first look that finds it gone, and each costs a command.
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		listed, err := ublk.Listed(id)
 		if err != nil {
 			return err

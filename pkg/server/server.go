@@ -81,6 +81,7 @@ type Server struct {
 	counters *worker.Counters
 	table    *table
 	users    *users
+	backings backings
 	metrics  *metrics
 	adopted  atomic.Bool
 	// awaitFences is fenceSet.wait; only the test that shows what happens

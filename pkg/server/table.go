@@ -137,12 +137,18 @@ func (t *table) fail(device uint32, message string) (entries []entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, v := range t.volumes {
-		if v.entry.Device == int64(device) && v.entry.Phase == phaseLive && !v.vanished {
+		if v.entry.Device == device && v.journaled() && !v.vanished {
 			entries = append(entries, v.entry)
 			v.vanish(message)
 		}
 	}
 	return entries
+}
+
+// journaled says whether a user has the volume, so that the journal has an entry
+// of it; the caller holds the mutex.
+func (v *volume) journaled() bool {
+	return v.state != serverv1.Device_ATTACHING && v.state != serverv1.Device_DETACHING
 }
 
 // vanish marks a volume whose device is gone; the caller holds the mutex.

@@ -27,7 +27,7 @@ func (s *Server) watchVolumes() {
 		for _, e := range s.sampleVolumes() {
 			s.log.Error("volume failed", "volume", e.Volume, "device", e.Device, "cause", lostFlush)
 			// The next server must not serve it as if nothing had happened.
-			if err := s.journal.put(&e); err != nil {
+			if err := s.journal.update(&e); err != nil {
 				s.log.Error("failure not journaled", "volume", e.Volume, "error", err)
 			}
 		}

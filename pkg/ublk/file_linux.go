@@ -26,6 +26,26 @@ func ProbeFile(f *os.File) (FileInfo, error) {
 }
 
 func probeFile(f *os.File) (FileInfo, error) {
+	i, err := lookAt(f)
+	if err != nil {
+		return i, err
+	}
+	return i, i.probeModes(f)
+}
+
+// Of is what ProbeFile would say of f, a file of the same file system as the one
+// that i is of, and takes the answers that belong to the file system from i.
+func (i FileInfo) Of(f *os.File) (FileInfo, error) {
+	of, err := lookAt(f)
+	if err != nil {
+		return FileInfo{}, fmt.Errorf("probe %s: %w", f.Name(), err)
+	}
+	of.PunchHole, of.ZeroRange = i.PunchHole, i.ZeroRange
+	return of, nil
+}
+
+// lookAt finds out all but the modes of fallocate.
+func lookAt(f *os.File) (FileInfo, error) {
 	fd := int(f.Fd())
 	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
 	if err != nil {
@@ -49,7 +69,7 @@ func probeFile(f *os.File) (FileInfo, error) {
 				i.DirectOffsetBytes, i.DirectMemoryBytes, errors.ErrUnsupported)
 		}
 	}
-	return i, i.probeModes(f)
+	return i, nil
 }
 
 // probeModes tries the modes of fallocate on a nameless file beside f. On f

@@ -66,6 +66,8 @@ func (*Device) Err() error                                   { return errStub }
 func (*Device) Close() error                                 { return errStub }
 
 // ProbeFile looks at a file.
+func (FileInfo) Of(*os.File) (FileInfo, error) { return FileInfo{}, errStub }
+
 func ProbeFile(*os.File) (FileInfo, error) { return FileInfo{}, errStub }
 
 // File makes a file target.

@@ -68,7 +68,7 @@ func (s *Service) makeEphemeral(ctx context.Context, id, target string, a access
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.removeEphemeral(context.WithoutCancel(ctx), p, id))
+			err = errors.Join(err, s.removeEphemeral(context.WithoutCancel(ctx), p, id, 0))
 		}
 	}()
 	// A call that is repeated may find it attached.
@@ -120,19 +120,19 @@ func (s *Service) publishedEphemeral(ctx context.Context, id, target string, a a
 // removeFormer removes what the pod had before the machine was booted.
 func (s *Service) removeFormer(ctx context.Context, p *pool.Pool, id string) error {
 	if mark, ok := p.Ephemeral(id); ok && mark.BootID != s.bootID {
-		return s.removeEphemeral(ctx, p, id)
+		return s.removeEphemeral(ctx, p, id, 0)
 	}
 	return nil
 }
 
 // unpublishEphemeral ends a volume that was published at target and is no longer
-// mounted there. It does nothing for a volume that is not ephemeral.
-func (s *Service) unpublishEphemeral(ctx context.Context, id, target string) error {
+// mounted there; disk is as for detach. It does nothing for a volume that is not ephemeral.
+func (s *Service) unpublishEphemeral(ctx context.Context, id, target string, disk uint64) error {
 	p, mark := s.ephemeral(id)
 	if p == nil || mark.Target != target {
 		return nil
 	}
-	return s.removeEphemeral(ctx, p, id)
+	return s.removeEphemeral(ctx, p, id, disk)
 }
 
 // ephemeral finds an ephemeral volume in the pools that are open; the others are
@@ -149,9 +149,9 @@ func (s *Service) ephemeral(id string) (*pool.Pool, pool.Ephemeral) {
 	return nil, pool.Ephemeral{}
 }
 
-// removeEphemeral gives up device and file. The caller holds the volume's lock.
-func (s *Service) removeEphemeral(ctx context.Context, p *pool.Pool, id string) error {
-	if err := s.detach(ctx, id); err != nil {
+// removeEphemeral gives up device and file; disk is as for detach. The caller holds the volume's lock.
+func (s *Service) removeEphemeral(ctx context.Context, p *pool.Pool, id string, disk uint64) error {
+	if err := s.detach(ctx, id, disk); err != nil {
 		return err
 	}
 	if err := s.o.Formats.Forget(id); err != nil {

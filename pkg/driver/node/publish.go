@@ -168,11 +168,16 @@ func (s *Service) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishV
 	}
 	id := localID(r.GetVolumeId())
 	err := s.exclusive(ctx, id, "NodeUnpublishVolume", func(ctx context.Context) error {
-		if err := s.timed(phaseUnmount, func() error { return unpublish(r.GetTargetPath()) }); err != nil {
+		var disk uint64
+		err := s.timed(phaseUnmount, func() (err error) {
+			disk, err = unpublish(r.GetTargetPath())
+			return err
+		})
+		if err != nil {
 			return err
 		}
 		s.published.remove(r.GetTargetPath())
-		return s.unpublishEphemeral(ctx, id, r.GetTargetPath())
+		return s.unpublishEphemeral(ctx, id, r.GetTargetPath(), disk)
 	})
 	if err != nil {
 		return nil, err
@@ -180,13 +185,13 @@ func (s *Service) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishV
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-func unpublish(target string) error {
-	if err := unmount(target); err != nil {
-		return err
+func unpublish(target string) (disk uint64, err error) {
+	if disk, err = unmount(target); err != nil {
+		return 0, err
 	}
 	// Never all that is below: what is there was not put there by us.
 	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove target path: %w", err)
+		return 0, fmt.Errorf("remove target path: %w", err)
 	}
-	return nil
+	return disk, nil
 }

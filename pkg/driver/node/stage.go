@@ -60,7 +60,7 @@ func (s *Service) stage(ctx context.Context, id, staging string, a access, o dev
 	defer func() {
 		// After an error that it takes for final, kubelet does not unstage.
 		if err != nil && isNew {
-			err = errors.Join(err, s.detach(context.WithoutCancel(ctx), id))
+			err = errors.Join(err, s.detach(context.WithoutCancel(ctx), id, 0))
 		}
 	}()
 	if err := blockdev.Verify(device.Path, device.Major, device.Minor); err != nil {

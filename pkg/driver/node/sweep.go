@@ -45,7 +45,7 @@ func (s *Service) sweep(ctx context.Context, p *pool.Pool, id string) error {
 	if !ok || !s.abandoned(mark) {
 		return nil
 	}
-	return s.removeEphemeral(ctx, p, id)
+	return s.removeEphemeral(ctx, p, id, 0)
 }
 
 // abandoned says whether nobody will unpublish the volume. Kubelet makes the

@@ -11,7 +11,7 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
 	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
-	"github.com/csi-ublk/csi-ublk/pkg/server/client"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 )
 
@@ -25,13 +25,18 @@ func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolum
 		return nil, err
 	}
 	err := s.exclusive(ctx, r.GetVolumeId(), "NodeUnstageVolume", func(ctx context.Context) error {
-		if err := s.timed(phaseUnmount, func() error { return unmount(r.GetStagingTargetPath()) }); err != nil {
+		var disk uint64
+		err := s.timed(phaseUnmount, func() (err error) {
+			disk, err = unmount(r.GetStagingTargetPath())
+			return err
+		})
+		if err != nil {
 			return err
 		}
 		if pool.CheckID(r.GetVolumeId()) != nil {
 			return nil // such a volume was never attached
 		}
-		return s.detach(ctx, r.GetVolumeId())
+		return s.detach(ctx, r.GetVolumeId(), disk)
 	})
 	if err != nil {
 		return nil, err
@@ -42,40 +47,45 @@ func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolum
 	return &csi.NodeUnstageVolumeResponse{}, nil
 }
 
-// unmount removes what is mounted at path. Only the mount of a device that is gone
-// may be detached lazily.
-func unmount(path string) error {
+// unmount removes what is mounted at path, and returns the number of the disk that
+// was: of the file system, or of the device node that was bound there. It is 0 if
+// nothing was mounted. Only the mount of a device that is gone may be detached
+// lazily.
+func unmount(path string) (disk uint64, err error) {
 	at, err := mount.At(path)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if at.Corrupt || at.Mounted && at.IsDir() && !blockdev.Exists(at.Device) {
-		return mount.UnmountStale(path)
+	switch {
+	case at.Corrupt || at.Mounted && at.IsDir() && !blockdev.Exists(at.Device):
+		return 0, mount.UnmountStale(path)
+	case at.Mounted && at.IsBlock():
+		disk = at.Rdev
+	case at.Mounted:
+		disk = at.Device
 	}
-	return mount.Unmount(path)
+	return disk, mount.Unmount(path)
 }
 
-// detach gives a volume's device up and looks again whether it is gone.
-func (s *Service) detach(ctx context.Context, id string) error {
+// detach gives a volume's device up; it is gone when the server says so. disk is
+// its number; 0 if the caller does not know.
+func (s *Service) detach(ctx context.Context, id string, disk uint64) error {
 	err := s.timed(phaseDetach, func() error {
 		return whileUnavailable(ctx, func(ctx context.Context) error {
-			device, err := s.o.Devices.Get(ctx, id)
-			if driver.Code(err) == codes.NotFound {
-				return nil
+			if disk == 0 {
+				device, err := s.o.Devices.Get(ctx, id)
+				if driver.Code(err) == codes.NotFound {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				disk = unix.Mkdev(device.Major, device.Minor)
 			}
-			if err != nil {
+			if err := unused(ctx, disk); err != nil {
 				return err
 			}
-			if err := unused(ctx, device); err != nil {
-				return err
-			}
-			if err := s.o.Devices.Detach(ctx, id); err != nil {
-				return err
-			}
-			if left, err := s.o.Devices.Get(ctx, id); driver.Code(err) != codes.NotFound {
-				return errors.Join(err, fmt.Errorf("the server still has device %s, %s", left.Path, left.State))
-			}
-			return nil
+			return s.o.Devices.Detach(ctx, id)
 		})
 	})
 	if err != nil {
@@ -89,13 +99,14 @@ func (s *Service) detach(ctx context.Context, id string) error {
 const unmountSettles = 2 * time.Second
 
 // unused waits until nothing holds the device exclusively. A file system that is
-// mounted in some other namespace would lose its disk.
-func unused(ctx context.Context, device client.Device) error {
-	if blockdev.Verify(device.Path, device.Major, device.Minor) != nil {
+// mounted in some other namespace, or was unmounted lazily, would lose its disk.
+func unused(ctx context.Context, disk uint64) error {
+	path, err := blockdev.Path(disk)
+	if err != nil {
 		return nil // no such disk: nothing can hold it
 	}
 	for deadline := time.Now().Add(unmountSettles); ; {
-		err := blockdev.CheckUnused(device.Path)
+		err := blockdev.CheckUnused(path)
 		if !errors.Is(err, blockdev.ErrInUse) {
 			return nil // what else is wrong with it is the server's to judge
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -69,6 +70,16 @@ var errDevice = errors.New("wrong device node")
 func Exists(device uint64) bool {
 	_, err := os.Stat(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(device), unix.Minor(device)))
 	return err == nil
+}
+
+// Path is where the device with this number is in /dev, by the kernel's name of
+// it. The error matches fs.ErrNotExist if there is no such device.
+func Path(device uint64) (string, error) {
+	link, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(device), unix.Minor(device)))
+	if err != nil {
+		return "", err
+	}
+	return "/dev/" + filepath.Base(link), nil
 }
 
 func open(path string, flags int) (*os.File, error) {
