@@ -134,8 +134,10 @@ func (r *Report) nodeClaims() (list []claim) {
 	for _, part := range parts {
 		for _, load := range r.loads(TableNode) {
 			at := func(way string) operand { return operand{r, TableNode, part, way, load} }
-			list = append(list, ratio(fmt.Sprintf("%s: %s a second, %d in flight: csi-ublk to loop device", r.Conditions.Label, part, load),
-				at(wayNode), at(wayLoop), 0, unbounded)...)
+			for _, way := range []string{wayNode, wayInline, wayMkfs} {
+				list = append(list, ratio(fmt.Sprintf("%s: %s a second, %d in flight: %s to loop device", r.Conditions.Label, part, load, way),
+					at(way), at(wayLoop), 0, unbounded)...)
+			}
 		}
 	}
 	return list

@@ -151,6 +151,6 @@ func (m *Merged) grids() []grid {
 }
 
 // ways in the order of their columns.
-var ways = []string{wayPlain, wayOurs, wayBare, wayServer, wayNode, wayLoop}
+var ways = []string{wayPlain, wayOurs, wayBare, wayServer, wayNode, wayInline, wayMkfs, wayLoop}
 
 func (m *Merged) at(r *Report) int { return slices.Index(m.Reports, r) }

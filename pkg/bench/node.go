@@ -12,7 +12,10 @@ import (
 // The table node: what kubelet waits for when pods with a new volume each start
 // and end, by the node plugin's CSI socket and, beside it, with loop devices.
 
-const wayNode = "csi-ublk"
+const (
+	wayNode = "csi-ublk" // as it is installed: new volumes are clones of a template
+	wayMkfs = "csi-ublk, mkfs"
+)
 
 // podVolumeBytes is a little more than mkfs.xfs takes; nearly all of it are holes.
 const podVolumeBytes = 320 << 20
@@ -34,6 +37,9 @@ type podWay interface {
 	settled(ctx context.Context) error
 }
 
+// templatesKept is enough for one size of each file system.
+const templatesKept = 4
+
 type nodePoint struct {
 	way    podWay
 	fsType string
@@ -50,7 +56,12 @@ func (b *bench) nodeRound(ctx context.Context, round int) (err error) {
 	if err := s.blanks(b.mostPods(), podVolumeBytes); err != nil {
 		return err
 	}
-	plugin, err := startPlugin(ctx, s)
+	mkfs, err := startPlugin(ctx, s, wayMkfs, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, mkfs.close(ctx)) }()
+	plugin, err := startPlugin(ctx, s, wayNode, templatesKept)
 	if err != nil {
 		return err
 	}
@@ -64,7 +75,9 @@ func (b *bench) nodeRound(ctx context.Context, round int) (err error) {
 	var points []nodePoint
 	for _, k := range b.o.Pods {
 		for _, fsType := range b.o.FSTypes {
-			points = append(points, nodePoint{plugin, fsType, k}, nodePoint{loops, fsType, k})
+			for _, way := range []podWay{plugin, inlinePods{plugin}, mkfs, loops} {
+				points = append(points, nodePoint{way, fsType, k})
+			}
 		}
 	}
 	for _, p := range turns(points, round) {

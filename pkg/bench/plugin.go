@@ -24,6 +24,7 @@ import (
 // own, without a cluster. As a podWay it is called as kubelet does.
 type plugin struct {
 	s       *station
+	way     string
 	log     io.Closer
 	pools   *pool.Set
 	service *node.Service
@@ -33,23 +34,24 @@ type plugin struct {
 	calls   csi.NodeClient
 }
 
-func startPlugin(ctx context.Context, s *station) (*plugin, error) {
-	p := &plugin{s: s, served: make(chan error, 1)}
-	if err := p.start(ctx); err != nil {
+// startPlugin starts one that keeps so many templates; way is its name as a podWay.
+func startPlugin(ctx context.Context, s *station, way string, templates int) (*plugin, error) {
+	p := &plugin{s: s, way: way, served: make(chan error, 1)}
+	if err := p.start(ctx, templates); err != nil {
 		return nil, errors.Join(fmt.Errorf("start node plugin: %w", err), p.close(ctx))
 	}
 	return p, nil
 }
 
-func (p *plugin) start(ctx context.Context) (err error) {
-	p.pools, err = pool.NewSet([]pool.Options{{Name: poolName, Kind: pool.KindPath, StateDir: p.s.dir, Path: p.s.poolDir()}})
+func (p *plugin) start(ctx context.Context, templates int) (err error) {
+	p.pools, err = pool.NewSet([]pool.Options{{Name: poolName, Kind: pool.KindPath, StateDir: p.s.dir, Path: p.s.poolDir(), MaxTemplates: templates}})
 	if err != nil {
 		return err
 	}
 	if _, err := p.pools.Open(ctx); err != nil {
 		return err
 	}
-	formats, err := mount.NewFormatter(mount.Options{IntentDir: filepath.Join(p.s.dir, "formatting")})
+	formats, err := mount.NewFormatter(mount.Options{IntentDir: filepath.Join(p.s.dir, "formatting", p.way)})
 	if err != nil {
 		return err
 	}
@@ -57,12 +59,12 @@ func (p *plugin) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	log, err := os.Create(filepath.Join(p.s.dir, "node-log"))
+	log, err := os.Create(filepath.Join(p.s.dir, p.way+" log"))
 	if err != nil {
 		return err
 	}
 	p.log = log
-	endpoint := "unix:" + filepath.Join(p.s.dir, "csi")
+	endpoint := "unix:" + filepath.Join(p.s.dir, fmt.Sprintf("csi-%d", templates))
 	server, err := driver.NewServer(driver.ServerOptions{
 		Endpoint: endpoint, Identity: driver.NewIdentity(driver.IdentityOptions{}), Node: p.service,
 		Logger: slog.New(slog.NewJSONHandler(log, nil)), // it writes its lines as ever, but not here
@@ -110,7 +112,7 @@ func (p *plugin) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (*plugin) name() string { return wayNode }
+func (p *plugin) name() string { return p.way }
 
 func (p *plugin) prepare(n int) error { return p.s.blanks(n, podVolumeBytes) }
 
@@ -119,10 +121,7 @@ func (p *plugin) up(ctx context.Context, i int, fsType string) error {
 	if err != nil {
 		return err
 	}
-	access := &csi.VolumeCapability{
-		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType}},
-		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
-	}
+	access := podAccess(fsType)
 	id := volumeID("v", i)
 	if _, err := p.calls.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
 		VolumeId: id, StagingTargetPath: staging, VolumeCapability: access, VolumeContext: map[string]string{"pool": poolName},
@@ -133,6 +132,13 @@ func (p *plugin) up(ctx context.Context, i int, fsType string) error {
 		VolumeId: id, StagingTargetPath: staging, TargetPath: target, VolumeCapability: access,
 	})
 	return err
+}
+
+func podAccess(fsType string) *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType}},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+	}
 }
 
 func (p *plugin) down(ctx context.Context, i int) error {

@@ -150,7 +150,7 @@ func (s *station) attach(ctx context.Context, id string) (client.Device, error) 
 // volumes that are attached.
 func (s *station) settled(ctx context.Context, attached int) error {
 	for {
-		left, err := s.entries()
+		left, err := s.devices(ctx)
 		if err != nil || left <= attached {
 			return err
 		}
@@ -164,11 +164,10 @@ func (s *station) settled(ctx context.Context, attached int) error {
 	}
 }
 
-// entries counts those of the server's journal, which keeps one until the kernel
-// has let go of the device.
-func (s *station) entries() (int, error) {
-	list, err := filepath.Glob(filepath.Join(s.dir, "server", "journal", "*.json"))
-	return len(list), err
+// devices counts those of the server, of volumes and on their way out.
+func (s *station) devices(ctx context.Context) (int, error) {
+	i, err := s.client.Info(ctx)
+	return int(i.Attached + i.Releasing), err
 }
 
 func (s *station) ended() error {
@@ -180,15 +179,17 @@ func (s *station) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Minute)
 	defer cancel()
 	var errs []error
+	var left error
 	if s.server != nil {
-		errs = append(errs, s.detachAll(ctx), s.end())
+		left = s.detachAll(ctx)
+		errs = append(errs, s.end())
 	}
 	if s.client != nil {
 		errs = append(errs, s.client.Close())
 	}
 	err := errors.Join(errs...)
-	if left, unknown := s.entries(); left > 0 || unknown != nil {
-		return errors.Join(err, fmt.Errorf("%d devices are left, and the state directory %s with the server's log: start csi-ublk server --state-dir on it to have them served again, or delete them", left, s.dir))
+	if left != nil {
+		return errors.Join(err, fmt.Errorf("devices are left, and the state directory %s with the server's log: start csi-ublk server --state-dir on it to have them served again, or delete them: %w", s.dir, left))
 	}
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
@@ -200,7 +201,7 @@ func (s *station) detachAll(ctx context.Context) error {
 		return err
 	}
 	for {
-		left, err := s.entries()
+		left, err := s.devices(ctx)
 		if err != nil || left == 0 {
 			return err
 		}
@@ -223,16 +224,12 @@ func (s *station) detachAll(ctx context.Context) error {
 	}
 }
 
-// revive starts a server that has ended and left devices behind.
+// revive starts a server that has ended: it may have left devices behind.
 func (s *station) revive(ctx context.Context) error {
 	select {
 	case <-s.exited:
 	default:
 		return nil
-	}
-	left, err := s.entries()
-	if err != nil || left == 0 {
-		return err
 	}
 	if err := s.launch(); err != nil {
 		return err

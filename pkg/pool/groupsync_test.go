@@ -11,11 +11,15 @@ import (
 func TestCallersShareASyncThatBeganAfterThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		boom := errors.New("boom")
+		var mu sync.Mutex
 		var began []time.Time
 		g := &groupSync{sync: func() error {
+			mu.Lock()
 			began = append(began, time.Now())
+			second := len(began) == 2
+			mu.Unlock()
 			time.Sleep(time.Second)
-			if len(began) == 2 {
+			if second {
 				return boom
 			}
 			return nil
@@ -32,6 +36,8 @@ func TestCallersShareASyncThatBeganAfterThem(t *testing.T) {
 				if took := time.Since(start); took != time.Duration(round)*time.Second {
 					t.Errorf("called after %v, done after %v", after, took)
 				}
+				mu.Lock()
+				defer mu.Unlock()
 				if began[round-1].Before(called) {
 					t.Errorf("called after %v: served by a sync that began before", after)
 				}

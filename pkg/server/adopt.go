@@ -113,9 +113,11 @@ func (s *Server) deleteLeftover(st step) {
 		r.volume = st.entry.Volume
 	}
 	// Whoever looks for the volume finds none: it may be attached again.
+	gone := s.table.leftover()
 	s.background.Add(1)
 	go func() {
 		defer s.background.Done()
+		defer gone()
 		v := &volume{info: *st.device}
 		if p, err := s.kernel.params(v.info.ID); err == nil {
 			v.major, v.minor = p.DiskMajor, p.DiskMinor

@@ -67,6 +67,7 @@ func (s *Server) info() (*serverv1.InfoResponse, error) {
 		Features:   s.kernel.features().Names(),
 		DeleteKind: s.kernel.deleteKind().String(),
 		DevicesMax: s.options.MaxDevices, DevicesUsed: uint32(len(used)),
+		Attached: uint32(s.table.attachedCount()), Releasing: uint32(s.table.releasingCount() + s.table.leftoverCount()),
 		Wedged: m != "", WedgedMessage: m, Version: s.options.Version,
 	}, nil
 }

@@ -41,6 +41,7 @@ type table struct {
 	// releasing are devices that nobody uses any more and that the kernel has
 	// not let go of yet, by device id.
 	releasing map[uint32]*release
+	leftovers int      // devices of former servers that are not releasing yet
 	slots     []uint32 // free slots of the counters
 }
 
@@ -230,6 +231,25 @@ func (v *volume) public() *serverv1.Device {
 		d.DeviceId, d.Path, d.Major, d.Minor = v.info.ID, v.info.BlockPath(), v.major, v.minor
 	}
 	return d
+}
+
+// leftover counts a device that was left behind by a former server, until the
+// function it returns is called.
+func (t *table) leftover() (done func()) {
+	t.update(func() { t.leftovers++ })
+	return func() { t.update(func() { t.leftovers-- }) }
+}
+
+func (t *table) leftoverCount() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.leftovers
+}
+
+func (t *table) attachedCount() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.volumes)
 }
 
 func (t *table) releasingCount() int {

@@ -89,6 +89,9 @@ type Info struct {
 	Wedged                bool
 	WedgedMessage         string
 	Version               string
+	// Attached are the server's volumes with a device, Releasing its devices
+	// that no volume has and that the kernel has not let go of.
+	Attached, Releasing uint32
 }
 
 // Attach serves a volume and returns its device; repeated, it returns the same.
@@ -141,6 +144,7 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 		KernelRelease: r.KernelRelease, BootID: r.BootId, Features: r.Features, DeleteKind: r.DeleteKind,
 		DevicesMax: r.DevicesMax, DevicesUsed: r.DevicesUsed,
 		Wedged: r.Wedged, WedgedMessage: r.WedgedMessage, Version: r.Version,
+		Attached: r.Attached, Releasing: r.Releasing,
 	}, nil
 }
 

@@ -606,6 +606,8 @@ type InfoResponse struct {
 	Wedged        bool                   `protobuf:"varint,7,opt,name=wedged,proto3" json:"wedged,omitempty"`                              // a control command passed its deadline
 	WedgedMessage string                 `protobuf:"bytes,8,opt,name=wedged_message,json=wedgedMessage,proto3" json:"wedged_message,omitempty"`
 	Version       string                 `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"`
+	Attached      uint32                 `protobuf:"varint,10,opt,name=attached,proto3" json:"attached,omitempty"`   // volumes of this server that have a device
+	Releasing     uint32                 `protobuf:"varint,11,opt,name=releasing,proto3" json:"releasing,omitempty"` // devices of this server that no volume has and that are being deleted
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -703,6 +705,20 @@ func (x *InfoResponse) GetVersion() string {
 	return ""
 }
 
+func (x *InfoResponse) GetAttached() uint32 {
+	if x != nil {
+		return x.Attached
+	}
+	return 0
+}
+
+func (x *InfoResponse) GetReleasing() uint32 {
+	if x != nil {
+		return x.Releasing
+	}
+	return 0
+}
+
 var File_server_proto protoreflect.FileDescriptor
 
 const file_server_proto_rawDesc = "" +
@@ -748,7 +764,7 @@ const file_server_proto_rawDesc = "" +
 	"\tDETACHING\x10\x04\x12\n" +
 	"\n" +
 	"\x06FAILED\x10\x05\"\r\n" +
-	"\vInfoRequest\"\xa8\x02\n" +
+	"\vInfoRequest\"\xe2\x02\n" +
 	"\fInfoResponse\x12%\n" +
 	"\x0ekernel_release\x18\x01 \x01(\tR\rkernelRelease\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1a\n" +
@@ -760,7 +776,10 @@ const file_server_proto_rawDesc = "" +
 	"\fdevices_used\x18\x06 \x01(\rR\vdevicesUsed\x12\x16\n" +
 	"\x06wedged\x18\a \x01(\bR\x06wedged\x12%\n" +
 	"\x0ewedged_message\x18\b \x01(\tR\rwedgedMessage\x12\x18\n" +
-	"\aversion\x18\t \x01(\tR\aversion2\xff\x02\n" +
+	"\aversion\x18\t \x01(\tR\aversion\x12\x1a\n" +
+	"\battached\x18\n" +
+	" \x01(\rR\battached\x12\x1c\n" +
+	"\treleasing\x18\v \x01(\rR\treleasing2\xff\x02\n" +
 	"\aDevices\x12M\n" +
 	"\x06Attach\x12 .csiublk.server.v1.AttachRequest\x1a!.csiublk.server.v1.AttachResponse\x12M\n" +
 	"\x06Detach\x12 .csiublk.server.v1.DetachRequest\x1a!.csiublk.server.v1.DetachResponse\x12D\n" +

@@ -1,0 +1,129 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
+)
+
+// churnPods is how many pods start and end at once; E2E_CHURN says another number.
+func churnPods(t *testing.T) int {
+	text := os.Getenv("E2E_CHURN")
+	if text == "" {
+		return 10
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("E2E_CHURN=%s: must be a number of pods", text)
+	}
+	return n
+}
+
+// TestChurn: many pods with new volumes start at once and end at once; how long it
+// took is logged, and nothing is left.
+func TestChurn(t *testing.T) {
+	n := churnPods(t)
+	for name, pods := range map[string]func(namespace, class string, i int) *corev1.Pod{
+		"claims": func(namespace, class string, i int) *corev1.Pod {
+			claim := fmt.Sprintf("claim-%d", i)
+			newClaim(t, namespace, claim, class, "64Mi", corev1.PersistentVolumeFilesystem)
+			return podUsing(namespace, fmt.Sprintf("pod-%d", i), claim, corev1.PersistentVolumeFilesystem)
+		},
+		"inline": func(namespace, _ string, i int) *corev1.Pod {
+			return podInline(namespace, fmt.Sprintf("pod-%d", i), "ext4", "64Mi")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			namespace := newNamespace(t)
+			class := newClass(t, storagev1.VolumeBindingWaitForFirstConsumer, "ext4", nil)
+			began := time.Now()
+			list := make([]*corev1.Pod, n)
+			for i := range list {
+				list[i] = pods(namespace, class, i)
+				if err := s.Create(t.Context(), list[i]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			started := times(t, namespace, n, began, func(p *corev1.Pod) bool { return p != nil && p.Status.Phase == corev1.PodRunning })
+			ended := time.Now()
+			for _, p := range list {
+				if err := s.Delete(t.Context(), p); err != nil {
+					t.Error(err)
+				}
+			}
+			gone := times(t, namespace, n, ended, func(p *corev1.Pod) bool { return p == nil })
+			t.Logf("%d pods, %s: running after p50 %v, p99 %v; gone after p50 %v, p99 %v", n, name,
+				quantile(started, .5), quantile(started, .99), quantile(gone, .5), quantile(gone, .99))
+			if err := s.DeleteAllOf(t.Context(), &corev1.PersistentVolumeClaim{}, client.InNamespace(namespace)); err != nil {
+				t.Error(err)
+			}
+			eventually(t, 5*time.Minute, "nothing is left of them", func(ctx context.Context) error {
+				var volumes v1alpha1.UblkVolumeList
+				var nodes v1alpha1.UblkNodeList
+				if err := s.List(ctx, &volumes); err != nil {
+					return err
+				}
+				if err := s.List(ctx, &nodes); err != nil {
+					return err
+				}
+				for _, u := range nodes.Items {
+					for _, p := range u.Status.Pools {
+						if p.EphemeralBytes > 0 || p.ReclaimingBytes > 0 {
+							return fmt.Errorf("node %s: %d ephemeral bytes, %d reclaiming", u.Name, p.EphemeralBytes, p.ReclaimingBytes)
+						}
+					}
+				}
+				if len(volumes.Items) > 0 {
+					return fmt.Errorf("%d volumes", len(volumes.Items))
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// times waits until all of the pods pod-0 and on are as is says, and returns how
+// long each took, sorted. A pod that does not exist is nil.
+func times(t *testing.T, namespace string, n int, since time.Time, is func(*corev1.Pod) bool) []time.Duration {
+	t.Helper()
+	took := make(map[string]time.Duration, n)
+	eventually(t, 10*time.Minute, fmt.Sprintf("all of %d pods", n), func(ctx context.Context) error {
+		var list corev1.PodList
+		if err := s.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+		found := make(map[string]*corev1.Pod, n)
+		for i := range list.Items {
+			found[list.Items[i].Name] = &list.Items[i]
+		}
+		for i := range n {
+			name := fmt.Sprintf("pod-%d", i)
+			if _, done := took[name]; !done && is(found[name]) {
+				took[name] = time.Since(since).Round(100 * time.Millisecond)
+			}
+		}
+		if len(took) < n {
+			return fmt.Errorf("%d of them", len(took))
+		}
+		return nil
+	})
+	return slices.Sorted(maps.Values(took))
+}
+
+// quantile of sorted values.
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+}
