@@ -9,6 +9,9 @@ import (
 
 const wayInline = "csi-ublk, inline"
 
+// inlinePool is a pool of their own, where no other volumes are promised anything.
+const inlinePool = "inline"
+
 // inlinePods are pods that bring their volume along: the file is made and removed
 // in the call, too.
 type inlinePods struct{ *plugin }
@@ -27,7 +30,7 @@ func (p inlinePods) up(ctx context.Context, i int, fsType string) error {
 	}
 	_, err = p.calls.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
 		VolumeId: inlineID(i), TargetPath: target, VolumeCapability: podAccess(fsType),
-		VolumeContext: map[string]string{"csi.storage.k8s.io/ephemeral": "true", "pool": poolName, "size": fmt.Sprint(podVolumeBytes)},
+		VolumeContext: map[string]string{"csi.storage.k8s.io/ephemeral": "true", "pool": inlinePool, "size": fmt.Sprint(podVolumeBytes)},
 	})
 	return err
 }

@@ -44,8 +44,11 @@ func startPlugin(ctx context.Context, s *station, way string, templates int) (*p
 }
 
 func (p *plugin) start(ctx context.Context, templates int) (err error) {
-	p.pools, err = pool.NewSet([]pool.Options{{Name: poolName, Kind: pool.KindPath, StateDir: p.s.dir, Path: p.s.poolDir(), MaxTemplates: templates}})
-	if err != nil {
+	var pools []pool.Options
+	for _, name := range []string{poolName, inlinePool} {
+		pools = append(pools, pool.Options{Name: name, Kind: pool.KindPath, StateDir: p.s.dir, Path: p.s.poolDir(name), MaxTemplates: templates})
+	}
+	if p.pools, err = pool.NewSet(pools); err != nil {
 		return err
 	}
 	if _, err := p.pools.Open(ctx); err != nil {

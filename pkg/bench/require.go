@@ -19,8 +19,6 @@ const (
 	// deviceKiB is a bit more than kernel, server and worker take for a device of
 	// depth 64 (table idle).
 	deviceKiB = 256
-	// podKiB is what mkfs and mount write, at most: the log of XFS.
-	podKiB = 72 << 10
 )
 
 // require refuses machines and options that can't work, with what to do about it.
@@ -87,7 +85,8 @@ func (b *bench) requireForNode() error {
 	if err := unix.Statfs(b.o.Dir, &st); err != nil {
 		return fmt.Errorf("look at --dir %s: %w", b.o.Dir, err)
 	}
-	free, need := st.Bavail*uint64(st.Bsize)>>20, uint64(b.mostPods())*podKiB>>10
+	// Little of it is written, but inline volumes count with their full size.
+	free, need := st.Bavail*uint64(st.Bsize)>>20, uint64(b.mostPods())*podVolumeBytes>>20
 	if need > free {
 		return fmt.Errorf("the table node needs %d MiB in --dir %s, and %d are free: choose another directory, or fewer --pods", need, b.o.Dir, free)
 	}

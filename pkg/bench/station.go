@@ -43,8 +43,10 @@ func (b *bench) startStation(ctx context.Context, maxDevices int) (_ *station, e
 			err = errors.Join(err, s.close(ctx))
 		}
 	}()
-	if err := os.MkdirAll(filepath.Join(s.poolDir(), "volumes"), 0o700); err != nil {
-		return nil, fmt.Errorf("make pool: %w", err)
+	for _, name := range []string{poolName, inlinePool} {
+		if err := os.MkdirAll(filepath.Join(s.poolDir(name), "volumes"), 0o700); err != nil {
+			return nil, fmt.Errorf("make pool: %w", err)
+		}
 	}
 	if s.client, err = client.Dial(s.socket()); err != nil {
 		return nil, err
@@ -105,9 +107,9 @@ func (s *station) ready(ctx context.Context) error {
 // probePatience is more than a probe takes; one that fails never says so.
 const probePatience = 20 * time.Second
 
-func (s *station) poolDir() string { return filepath.Join(s.dir, "pools", poolName) }
-func (s *station) socket() string  { return filepath.Join(s.dir, "s") }
-func (s *station) logPath() string { return filepath.Join(s.dir, "log") }
+func (s *station) poolDir(name string) string { return filepath.Join(s.dir, "pools", name) }
+func (s *station) socket() string             { return filepath.Join(s.dir, "s") }
+func (s *station) logPath() string            { return filepath.Join(s.dir, "log") }
 
 // lastWords is the end of the server's log.
 func (s *station) lastWords() []byte {
