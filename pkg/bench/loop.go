@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
 
 	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
 	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
@@ -71,10 +72,21 @@ func (l *loopPods) up(ctx context.Context, i int, fsType string) error {
 			return err
 		}
 	}
-	if err := mount.Mount(device, staging, fsType, mount.Flags{}); err != nil {
+	if err := mountLoop(ctx, device, staging, fsType); err != nil {
 		return err
 	}
 	return mount.Bind(staging, target, mount.Flags{})
+}
+
+// mountLoop tries again while another caller's losetup, which was told that this
+// device is free, has it claimed for a moment.
+func mountLoop(ctx context.Context, device, dir, fsType string) error {
+	for {
+		err := mount.Mount(device, dir, fsType, mount.Flags{})
+		if !errors.Is(err, unix.EBUSY) || ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 // attachLoop tries again when another caller was faster: losetup asks for a free
