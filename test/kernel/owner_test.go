@@ -24,15 +24,15 @@ func (r ram) Flush() error                             { return nil }
 func (r ram) Discard(off, n int64) error               { return nil }
 func (r ram) WriteZeroes(off, n int64) error           { clear(r[off : off+n]); return nil }
 
-// foreignDisk serves a disk of somebody else, by this process.
-func foreignDisk(t *testing.T) (path string, memory ram) {
+// foreignDisk serves a disk of somebody else, by this process; an id of -1 is any.
+func foreignDisk(t *testing.T, id int) (path string, memory ram) {
 	t.Helper()
 	c, err := ublk.OpenControl(ublk.ControlOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
-	info, err := c.Add(ctx, ublk.DeviceOptions{ID: -1, Depth: 4, Owner: 0x75626c43_00000001})
+	info, err := c.Add(ctx, ublk.DeviceOptions{ID: id, Depth: 4, Owner: 0x75626c43_00000001})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func removeForeign(t *testing.T, path string) {
 
 func TestDevicesOfOthersAreNeverTouched(t *testing.T) {
 	n := newNode(t)
-	path, memory := foreignDisk(t)
+	path, memory := foreignDisk(t, -1)
 	copy(memory, "not yours")
 	untouched := func(when string) {
 		t.Helper()
@@ -166,7 +166,7 @@ func TestANumberThatWasGivenAwayIsNotUsedAnyMore(t *testing.T) {
 	d := n.attach("v", 16<<20, client.AttachOptions{})
 	n.kill()
 	n.eventually("the device to be deleted by hand", func() error { return deleteByHand(d.DeviceID) })
-	path, memory := foreignDisk(t)
+	path, memory := foreignDisk(t, int(d.DeviceID))
 	if path != d.Path {
 		t.Fatalf("the foreign disk is %s, want the number of %s", path, d.Path)
 	}
