@@ -199,11 +199,14 @@ func (s *station) close(ctx context.Context) error {
 // detachAll goes on until nothing is left: attaches that a cancelled run has begun
 // end in their own time.
 func (s *station) detachAll(ctx context.Context) error {
-	if err := s.revive(ctx); err != nil {
-		return err
-	}
 	for {
+		if err := s.revive(ctx); err != nil {
+			return err
+		}
 		left, err := s.devices(ctx)
+		if err != nil && s.dies() {
+			continue
+		}
 		if err != nil || left == 0 {
 			return err
 		}
@@ -223,6 +226,16 @@ func (s *station) detachAll(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("detach %d volumes: %w: %w", left, ctx.Err(), errors.Join(errs...))
 		}
+	}
+}
+
+// dies says whether the server, which did not answer, is on its end.
+func (s *station) dies() bool {
+	select {
+	case <-s.exited:
+		return true
+	case <-time.After(5 * time.Second):
+		return false
 	}
 }
 
