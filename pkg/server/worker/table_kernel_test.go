@@ -3,6 +3,7 @@
 package worker
 
 import (
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -94,10 +95,23 @@ func TestServingAllocatesNothing(t *testing.T) {
 	if n, err := counters.At(0); err != nil || n.Writes.Load() < 200 || n.WriteBytes.Load() < 200*4096 {
 		t.Errorf("shared counters: %d writes, %v", n.Writes.Load(), err)
 	}
+	// The device must not be closed before every tag has ABORTed, which the server
+	// learns from Drain: not as long as the disk is there.
+	drained := make(chan error, 1)
+	go func() { drained <- w.do(&request{op: opDrain, device: device.ID}) }()
+	select {
+	case err := <-drained:
+		t.Errorf("drained (%v) while all tags are armed", err)
+		drained <- nil
+	case <-time.After(200 * time.Millisecond):
+	}
+	if err := w.do(&request{op: opClose, device: device.ID}); !errors.Is(err, ublk.ErrBusy) {
+		t.Errorf("close of a device with armed tags: %v, want busy", err)
+	}
 	if err := c.Stop(t.Context(), device.ID); err != nil {
 		t.Error(err)
 	}
-	if err := w.do(&request{op: opDrain, device: device.ID}); err != nil {
+	if err := <-drained; err != nil {
 		t.Error(err)
 	}
 	if err := c.DeleteAsync(t.Context(), device.ID); err != nil {
