@@ -126,7 +126,7 @@ BENCH_FLAGS ?= --devices 200 --volumes 64 --others 0,250,1000 --idle 250,1000 --
 .PHONY: bench-churn bench-compare
 bench-churn: build vm ## Measure pod churn on the kernels current and fixed; writes docs/performance.md
 	test/bench/run out/bench-churn $(BENCH_ROUNDS) current=current=bin/csi-ublk fixed=fixed=bin/csi-ublk -- $(BENCH_FLAGS)
-	test/bench/write out/bench-churn/*.json
+	test/bench/write out/bench-churn
 
 bench-compare: build vm ## Measure pod churn of the revision BASE beside this one
 	@test -n "$(BASE)" || { echo "say with what to compare: make bench-compare BASE=REVISION" >&2; exit 2; }
