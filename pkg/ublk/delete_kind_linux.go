@@ -27,6 +27,9 @@ type deleteSample struct {
 	// rest is how long the deletion still took after the device had left
 	// /sys, and blocked how long the other command took from then on.
 	rest, blocked time.Duration
+	// unseen is by how much rest may be too short: the time between the last look
+	// at /sys that found the device and the first that did not.
+	unseen time.Duration
 	// alone is how long the same command took with nothing else going on: what
 	// the machine needs for it, loaded as it is.
 	alone time.Duration
@@ -83,10 +86,13 @@ func (c *Control) sampleDelete(ctx context.Context, o DeviceOptions, other uint3
 	}()
 	name := fmt.Sprintf("/sys/class/ublk-char/ublkc%d", victim.ID)
 	var e end
+	looked := begin
 	for over := false; !over; {
+		now := time.Now()
 		if unix.Access(name, unix.F_OK) != nil {
 			break
 		}
+		looked = now
 		select {
 		case e = <-deleted:
 			over = true
@@ -94,6 +100,7 @@ func (c *Control) sampleDelete(ctx context.Context, o DeviceOptions, other uint3
 		}
 	}
 	begin = time.Now()
+	s.unseen = begin.Sub(looked)
 	at, err = c.addTwice(ctx, o, other)
 	if e.at.IsZero() && e.err == nil {
 		e = <-deleted
@@ -102,7 +109,7 @@ func (c *Control) sampleDelete(ctx context.Context, o DeviceOptions, other uint3
 		return s, false, opError(sys.DelDev.String(), int64(victim.ID), e.err)
 	}
 	s.rest, s.blocked = e.at.Sub(begin), at.Sub(begin)
-	return s, err == nil && s.rest > 0, err
+	return s, err == nil, err
 }
 
 // addTwice adds a device that is there: that takes the global mutex, fails, and
@@ -124,7 +131,18 @@ func (c *Control) addTwice(ctx context.Context, o DeviceOptions, id uint32) (tim
 func classifyDelete(samples []deleteSample) DeleteKind {
 	long := longSamples(samples)
 	if len(long) < deleteMinSamples {
-		return DeleteNoWait
+		// Short deletions, or a prober that came too late to see how long they
+		// were: only those count that it can't have missed.
+		short := 0
+		for _, s := range samples {
+			if s.rest+s.unseen < 2*shortDelete {
+				short++
+			}
+		}
+		if short >= deleteMinSamples && 2*short > len(samples) {
+			return DeleteNoWait
+		}
+		return DeleteLocked
 	}
 	free, usable := 0, 0
 	for _, s := range long {
