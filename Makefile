@@ -123,10 +123,13 @@ bench: build vm ## Benchmarks in a guest: the data path, and staging with and wi
 BENCH_ROUNDS ?= 5
 BENCH_FLAGS ?= --devices 200 --volumes 64 --others 0,250,1000 --idle 250,1000 --pods 1,16,64
 
+BENCH_BOTH := current=current=bin/csi-ublk fixed=fixed=bin/csi-ublk
+
 .PHONY: bench-churn bench-compare
 bench-churn: build vm ## Measure pod churn on the kernels current and fixed; writes docs/performance.md
-	test/bench/run out/bench-churn $(BENCH_ROUNDS) current=current=bin/csi-ublk fixed=fixed=bin/csi-ublk -- $(BENCH_FLAGS)
-	test/bench/write out/bench-churn
+	test/bench/run out/bench-kernel $(BENCH_ROUNDS) $(BENCH_BOTH) -- --tables kernel --devices 200
+	test/bench/run out/bench-rest 2 $(BENCH_BOTH) -- --tables lifecycle,growth,idle,node --volumes 64 --others 0,250,1000 --idle 250,1000 --pods 1,16,64
+	test/bench/write out/bench-kernel out/bench-rest
 
 bench-compare: build vm ## Measure pod churn of the revision BASE beside this one
 	@test -n "$(BASE)" || { echo "say with what to compare: make bench-compare BASE=REVISION" >&2; exit 2; }
