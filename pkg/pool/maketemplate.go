@@ -13,17 +13,16 @@ import (
 // durable, so that a crash leaves none behind, and is never opened to write again.
 func (p *Pool) makeTemplateFile(name string, t Template, sizeBytes int64) error {
 	dir := p.templates.dir
-	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	f, err := unnamed(dir, name)
 	if err != nil {
-		return fmt.Errorf("open unnamed file: %w", err)
+		return err
 	}
-	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	if err := f.Truncate(sizeBytes); err != nil {
 		return fmt.Errorf("set size %d: %w", sizeBytes, err)
 	}
 	// By way of this process, since the file has no path of its own.
-	if err := t.Make(p.templates.life, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)); err != nil {
+	if err := t.Make(p.templates.life, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd())); err != nil {
 		return err
 	}
 	if err := punchZeros(f); err != nil {
@@ -36,7 +35,7 @@ func (p *Pool) makeTemplateFile(name string, t Template, sizeBytes int64) error 
 		return fmt.Errorf("sync: %w", err)
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
 	if st.Size != sizeBytes {

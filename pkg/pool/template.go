@@ -124,12 +124,11 @@ func (p *Pool) openVolume(id string) (*os.File, error) {
 
 // cloneOf returns a file without a name that shares all extents with from.
 func cloneOf(from, dir *os.File) (*os.File, error) {
-	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	f, err := unnamed(dir, "clone")
 	if err != nil {
-		return nil, fmt.Errorf("open unnamed file: %w", err)
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), "clone")
-	if err := unix.IoctlFileClone(fd, int(from.Fd())); err != nil {
+	if err := unix.IoctlFileClone(int(f.Fd()), int(from.Fd())); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -169,8 +168,5 @@ func linkAs(f, dir *os.File, name string) error {
 	if err := unix.Unlinkat(int(dir.Fd()), name, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove %s: %w", name, err)
 	}
-	if err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), int(dir.Fd()), name, unix.AT_SYMLINK_FOLLOW); err != nil {
-		return fmt.Errorf("name %s: %w", name, err)
-	}
-	return nil
+	return link(f, dir, name)
 }

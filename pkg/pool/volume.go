@@ -95,30 +95,47 @@ func checkNew(id string, sizeBytes int64) error {
 // and gives it one when it has its size and its mark. Only one without a mark is
 // to survive a power cut.
 func (p *Pool) createFile(id string, sizeBytes int64, mark *Ephemeral) error {
-	fd, err := unix.Openat(int(p.volumes.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	f, err := unnamed(p.volumes, id)
 	if err != nil {
-		return fmt.Errorf("open unnamed file: %w", err)
+		return err
 	}
-	f := os.NewFile(uintptr(fd), id)
 	defer f.Close()
-	if err := unix.Ftruncate(fd, sizeBytes); err != nil {
+	if err := f.Truncate(sizeBytes); err != nil {
 		return fmt.Errorf("set size %d: %w", sizeBytes, err)
 	}
 	if mark != nil {
 		if err := writeMark(f, mark); err != nil {
 			return err
 		}
-	} else if err := unix.Fsync(fd); err != nil {
+	} else if err := f.Sync(); err != nil {
 		return fmt.Errorf("sync: %w", err)
 	}
-	if err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), int(p.volumes.Fd()), id, unix.AT_SYMLINK_FOLLOW); err != nil {
-		return fmt.Errorf("name file: %w", err)
+	if err := link(f, p.volumes, id); err != nil {
+		return err
 	}
 	if mark != nil {
 		return nil
 	}
 	if err := p.volumesSync.Sync(); err != nil {
 		return fmt.Errorf("sync directory: %w", err)
+	}
+	return nil
+}
+
+// unnamed makes a file in dir that goes with its descriptor, unless it is linked.
+// name is for errors only.
+func unnamed(dir *os.File, name string) (*os.File, error) {
+	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open unnamed file: %w", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// link names a file that has no name. The name must not be taken.
+func link(f, dir *os.File, name string) error {
+	if err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), int(dir.Fd()), name, unix.AT_SYMLINK_FOLLOW); err != nil {
+		return fmt.Errorf("name file %s: %w", name, err)
 	}
 	return nil
 }

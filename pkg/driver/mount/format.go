@@ -49,16 +49,25 @@ func NewFormatter(o Options) (*Formatter, error) {
 	if o.Concurrent == 0 {
 		o.Concurrent = max(2, runtime.GOMAXPROCS(0))
 	}
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	id, err := BootID()
 	if err != nil {
-		return nil, fmt.Errorf("read boot id: %w", err)
+		return nil, err
 	}
 	return &Formatter{
-		intents: o.IntentDir, bootID: string(bytes.TrimSpace(id)),
+		intents: o.IntentDir, bootID: id,
 		slots:    semaphore.NewWeighted(int64(o.Concurrent)),
 		checks:   semaphore.NewWeighted(int64(o.Concurrent)),
 		versions: make(map[string]string),
 	}, nil
+}
+
+// BootID is an id that changes with every boot.
+func BootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read boot id: %w", err)
+	}
+	return string(bytes.TrimSpace(id)), nil
 }
 
 // ContentError says that a volume holds something else than the file system that

@@ -88,7 +88,7 @@ func New(o Options) (*Service, error) {
 	if o.DeleteKind == nil {
 		o.DeleteKind = func() string { return "" }
 	}
-	bootID, err := readBootID()
+	bootID, err := mount.BootID()
 	if err != nil {
 		return nil, err
 	}

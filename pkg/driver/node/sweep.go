@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -60,12 +59,4 @@ func (s *Service) abandoned(mark pool.Ephemeral) bool {
 	}
 	_, err := os.Lstat(filepath.Dir(mark.Target))
 	return errors.Is(err, os.ErrNotExist)
-}
-
-func readBootID() (string, error) {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("read boot id: %w", err)
-	}
-	return string(b[:len(b)-1]), nil
 }
