@@ -43,11 +43,48 @@ const (
 	ReasonFileSize    = "FileSize"    // the file has another size than spec.capacityBytes
 )
 
+// VolumeSource is where a volume's first bytes come from: one of the two. It lies in
+// the same pool of the same node.
+// +kubebuilder:validation:XValidation:rule="has(self.snapshot) != has(self.volume)",message="give a snapshot or a volume"
+type VolumeSource struct {
+	// Snapshot is the name of a UblkSnapshot.
+	// +optional
+	Snapshot string `json:"snapshot,omitempty"`
+	// Volume is the name of a UblkVolume.
+	// +optional
+	Volume string `json:"volume,omitempty"`
+}
+
+// VolumeLimits are the limits of a volume's rates; 0 means none. A request counts
+// against every limit of its direction and against the total.
+type VolumeLimits struct {
+	// IOPS, ReadIOPS and WriteIOPS are requests a second.
+	// +kubebuilder:validation:Minimum=0
+	IOPS int64 `json:"iops,omitempty"`
+	// +kubebuilder:validation:Minimum=0
+	ReadIOPS int64 `json:"readIOPS,omitempty"`
+	// +kubebuilder:validation:Minimum=0
+	WriteIOPS int64 `json:"writeIOPS,omitempty"`
+	// Bandwidth, ReadBandwidth and WriteBandwidth are bytes a second.
+	// +kubebuilder:validation:Minimum=0
+	Bandwidth int64 `json:"bandwidth,omitempty"`
+	// +kubebuilder:validation:Minimum=0
+	ReadBandwidth int64 `json:"readBandwidth,omitempty"`
+	// +kubebuilder:validation:Minimum=0
+	WriteBandwidth int64 `json:"writeBandwidth,omitempty"`
+	// BurstMillis is for how many milliseconds an idle volume saves up its rates; 0
+	// means 100.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=60000
+	BurstMillis int32 `json:"burstMillis,omitempty"`
+}
+
 // UblkVolumeSpec says where a volume lives and how large it is.
 // +kubebuilder:validation:XValidation:rule="self.node == oldSelf.node",message="spec.node is immutable"
 // +kubebuilder:validation:XValidation:rule="self.pool == oldSelf.pool",message="spec.pool is immutable"
 // +kubebuilder:validation:XValidation:rule="self.csiName == oldSelf.csiName",message="spec.csiName is immutable"
 // +kubebuilder:validation:XValidation:rule="self.queues == oldSelf.queues && self.queueDepth == oldSelf.queueDepth",message="spec.queues and spec.queueDepth are immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source) && (!has(self.source) || self.source == oldSelf.source)",message="spec.source is immutable"
 // +kubebuilder:validation:XValidation:rule="self.capacityBytes >= oldSelf.capacityBytes",message="spec.capacityBytes can only grow"
 type UblkVolumeSpec struct {
 	// Node is the name of the Kubernetes node that holds the volume.
@@ -75,6 +112,13 @@ type UblkVolumeSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1024
 	QueueDepth int32 `json:"queueDepth,omitempty"`
+	// Source is what the volume's first bytes are copied from; a volume without one
+	// reads zeros.
+	// +optional
+	Source *VolumeSource `json:"source,omitempty"`
+	// Limits of the volume's rates; they may be changed at any time.
+	// +optional
+	Limits *VolumeLimits `json:"limits,omitempty"`
 	// State says whether the volume's file should exist.
 	// +kubebuilder:default=Present
 	State VolumeState `json:"state,omitempty"`
@@ -86,6 +130,16 @@ type UblkVolumeStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// AllocatedBytes is the space that the file takes in its pool.
 	AllocatedBytes int64 `json:"allocatedBytes,omitempty"`
+	// DeviceBytes is the size of the volume's block device, while it has one. It stays
+	// behind spec.capacityBytes where the kernel can't resize a device in use; the next
+	// stage makes up for it.
+	DeviceBytes int64 `json:"deviceBytes,omitempty"`
+	// Limits that are in force on the node.
+	// +optional
+	Limits *VolumeLimits `json:"limits,omitempty"`
+	// ThrottledMillis is for how long requests have waited because of the limits, in
+	// sum, since the volume was attached.
+	ThrottledMillis int64 `json:"throttledMillis,omitempty"`
 	// Conditions: Ready, Created, InUse.
 	// +listType=map
 	// +listMapKey=type

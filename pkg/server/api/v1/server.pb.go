@@ -79,17 +79,19 @@ func (x Device_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Device_State.Descriptor instead.
 func (Device_State) EnumDescriptor() ([]byte, []int) {
-	return file_server_proto_rawDescGZIP(), []int{8, 0}
+	return file_server_proto_rawDescGZIP(), []int{15, 0}
 }
 
 type AttachRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	VolumeId string                 `protobuf:"bytes,1,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
 	// Absolute path of the backing file, inside the server's pools directory.
-	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	Queues        uint32 `protobuf:"varint,3,opt,name=queues,proto3" json:"queues,omitempty"`                           // hardware queues; 0 means 1
-	QueueDepth    uint32 `protobuf:"varint,4,opt,name=queue_depth,json=queueDepth,proto3" json:"queue_depth,omitempty"` // requests in flight per queue; 0 means 64
-	ReadOnly      bool   `protobuf:"varint,5,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	Path       string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Queues     uint32 `protobuf:"varint,3,opt,name=queues,proto3" json:"queues,omitempty"`                           // hardware queues; 0 means 1
+	QueueDepth uint32 `protobuf:"varint,4,opt,name=queue_depth,json=queueDepth,proto3" json:"queue_depth,omitempty"` // requests in flight per queue; 0 means 64
+	ReadOnly   bool   `protobuf:"varint,5,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	// Of a volume that is attached already these replace its limits.
+	Limits        *Limits `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -159,6 +161,372 @@ func (x *AttachRequest) GetReadOnly() bool {
 	return false
 }
 
+func (x *AttachRequest) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// Limits of a volume's rates; 0 means none. A request counts against every limit
+// that is set for its direction and in total. Only reads and writes count.
+type Limits struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Iops       uint64                 `protobuf:"varint,1,opt,name=iops,proto3" json:"iops,omitempty"` // requests a second
+	ReadIops   uint64                 `protobuf:"varint,2,opt,name=read_iops,json=readIops,proto3" json:"read_iops,omitempty"`
+	WriteIops  uint64                 `protobuf:"varint,3,opt,name=write_iops,json=writeIops,proto3" json:"write_iops,omitempty"`
+	Bytes      uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"` // bytes a second
+	ReadBytes  uint64                 `protobuf:"varint,5,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`
+	WriteBytes uint64                 `protobuf:"varint,6,opt,name=write_bytes,json=writeBytes,proto3" json:"write_bytes,omitempty"`
+	// For how long an idle volume saves up its rates, in milliseconds; 0 means 100.
+	BurstMs       uint32 `protobuf:"varint,7,opt,name=burst_ms,json=burstMs,proto3" json:"burst_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Limits) Reset() {
+	*x = Limits{}
+	mi := &file_server_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limits) ProtoMessage() {}
+
+func (x *Limits) ProtoReflect() protoreflect.Message {
+	mi := &file_server_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
+	return file_server_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Limits) GetIops() uint64 {
+	if x != nil {
+		return x.Iops
+	}
+	return 0
+}
+
+func (x *Limits) GetReadIops() uint64 {
+	if x != nil {
+		return x.ReadIops
+	}
+	return 0
+}
+
+func (x *Limits) GetWriteIops() uint64 {
+	if x != nil {
+		return x.WriteIops
+	}
+	return 0
+}
+
+func (x *Limits) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Limits) GetReadBytes() uint64 {
+	if x != nil {
+		return x.ReadBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetWriteBytes() uint64 {
+	if x != nil {
+		return x.WriteBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetBurstMs() uint32 {
+	if x != nil {
+		return x.BurstMs
+	}
+	return 0
+}
+
+type CutRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Copies        []*CutRequest_Copy     `protobuf:"bytes,1,rep,name=copies,proto3" json:"copies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CutRequest) Reset() {
+	*x = CutRequest{}
+	mi := &file_server_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CutRequest) ProtoMessage() {}
+
+func (x *CutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_server_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CutRequest.ProtoReflect.Descriptor instead.
+func (*CutRequest) Descriptor() ([]byte, []int) {
+	return file_server_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CutRequest) GetCopies() []*CutRequest_Copy {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
+type CutResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	HeldNs        uint64                 `protobuf:"varint,1,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"` // how long requests were held back
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CutResponse) Reset() {
+	*x = CutResponse{}
+	mi := &file_server_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CutResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CutResponse) ProtoMessage() {}
+
+func (x *CutResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_server_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CutResponse.ProtoReflect.Descriptor instead.
+func (*CutResponse) Descriptor() ([]byte, []int) {
+	return file_server_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *CutResponse) GetHeldNs() uint64 {
+	if x != nil {
+		return x.HeldNs
+	}
+	return 0
+}
+
+type ResizeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	VolumeId      string                 `protobuf:"bytes,1,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResizeRequest) Reset() {
+	*x = ResizeRequest{}
+	mi := &file_server_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResizeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResizeRequest) ProtoMessage() {}
+
+func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_server_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
+func (*ResizeRequest) Descriptor() ([]byte, []int) {
+	return file_server_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ResizeRequest) GetVolumeId() string {
+	if x != nil {
+		return x.VolumeId
+	}
+	return ""
+}
+
+type ResizeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SizeBytes     uint64                 `protobuf:"varint,1,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"` // of the device; 0 if the volume is not attached
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResizeResponse) Reset() {
+	*x = ResizeResponse{}
+	mi := &file_server_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResizeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResizeResponse) ProtoMessage() {}
+
+func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_server_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
+func (*ResizeResponse) Descriptor() ([]byte, []int) {
+	return file_server_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ResizeResponse) GetSizeBytes() uint64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+type SetLimitsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	VolumeId      string                 `protobuf:"bytes,1,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
+	Limits        *Limits                `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLimitsRequest) Reset() {
+	*x = SetLimitsRequest{}
+	mi := &file_server_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLimitsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLimitsRequest) ProtoMessage() {}
+
+func (x *SetLimitsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_server_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLimitsRequest.ProtoReflect.Descriptor instead.
+func (*SetLimitsRequest) Descriptor() ([]byte, []int) {
+	return file_server_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SetLimitsRequest) GetVolumeId() string {
+	if x != nil {
+		return x.VolumeId
+	}
+	return ""
+}
+
+func (x *SetLimitsRequest) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+type SetLimitsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLimitsResponse) Reset() {
+	*x = SetLimitsResponse{}
+	mi := &file_server_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLimitsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLimitsResponse) ProtoMessage() {}
+
+func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_server_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
+func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
+	return file_server_proto_rawDescGZIP(), []int{7}
+}
+
 type AttachResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Device        *Device                `protobuf:"bytes,1,opt,name=device,proto3" json:"device,omitempty"`
@@ -168,7 +536,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_server_proto_msgTypes[1]
+	mi := &file_server_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -180,7 +548,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_proto_msgTypes[1]
+	mi := &file_server_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -193,7 +561,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_server_proto_rawDescGZIP(), []int{1}
+	return file_server_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AttachResponse) GetDevice() *Device {
@@ -212,7 +580,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_server_proto_msgTypes[2]
+	mi := &file_server_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -224,7 +592,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_server_proto_msgTypes[2]
+	mi := &file_server_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -237,7 +605,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_server_proto_rawDescGZIP(), []int{2}
+	return file_server_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DetachRequest) GetVolumeId() string {
@@ -255,7 +623,7 @@ type DetachResponse struct {
 
 func (x *DetachResponse) Reset() {
 	*x = DetachResponse{}
-	mi := &file_server_proto_msgTypes[3]
+	mi := &file_server_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -267,7 +635,7 @@ func (x *DetachResponse) String() string {
 func (*DetachResponse) ProtoMessage() {}
 
 func (x *DetachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_proto_msgTypes[3]
+	mi := &file_server_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -280,7 +648,7 @@ func (x *DetachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
 func (*DetachResponse) Descriptor() ([]byte, []int) {
-	return file_server_proto_rawDescGZIP(), []int{3}
+	return file_server_proto_rawDescGZIP(), []int{10}
 }
 
 type GetRequest struct {
@@ -292,7 +660,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_server_proto_msgTypes[4]
+	mi := &file_server_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -304,7 +672,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_server_proto_msgTypes[4]
+	mi := &file_server_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -317,7 +685,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_server_proto_rawDescGZIP(), []int{4}
+	return file_server_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetRequest) GetVolumeId() string {
@@ -336,7 +704,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_server_proto_msgTypes[5]
+	mi := &file_server_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +716,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_proto_msgTypes[5]
+	mi := &file_server_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +729,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_server_proto_rawDescGZIP(), []int{5}
+	return file_server_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetResponse) GetDevice() *Device {
@@ -379,7 +747,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_server_proto_msgTypes[6]
+	mi := &file_server_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -391,7 +759,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_server_proto_msgTypes[6]
+	mi := &file_server_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -404,7 +772,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_server_proto_rawDescGZIP(), []int{6}
+	return file_server_proto_rawDescGZIP(), []int{13}
 }
 
 type ListResponse struct {
@@ -416,7 +784,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_server_proto_msgTypes[7]
+	mi := &file_server_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -428,7 +796,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_proto_msgTypes[7]
+	mi := &file_server_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -441,7 +809,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_server_proto_rawDescGZIP(), []int{7}
+	return file_server_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListResponse) GetDevices() []*Device {
@@ -462,13 +830,15 @@ type Device struct {
 	State         Device_State           `protobuf:"varint,7,opt,name=state,proto3,enum=csiublk.server.v1.Device_State" json:"state,omitempty"`
 	BackingPath   string                 `protobuf:"bytes,8,opt,name=backing_path,json=backingPath,proto3" json:"backing_path,omitempty"`
 	Message       string                 `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"` // what a FAILED device failed with
+	Limits        *Limits                `protobuf:"bytes,10,opt,name=limits,proto3" json:"limits,omitempty"`
+	ThrottledNs   uint64                 `protobuf:"varint,11,opt,name=throttled_ns,json=throttledNs,proto3" json:"throttled_ns,omitempty"` // time that requests have waited because of limits, in sum
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_server_proto_msgTypes[8]
+	mi := &file_server_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -480,7 +850,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_server_proto_msgTypes[8]
+	mi := &file_server_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -493,7 +863,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_server_proto_rawDescGZIP(), []int{8}
+	return file_server_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Device) GetVolumeId() string {
@@ -559,6 +929,20 @@ func (x *Device) GetMessage() string {
 	return ""
 }
 
+func (x *Device) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *Device) GetThrottledNs() uint64 {
+	if x != nil {
+		return x.ThrottledNs
+	}
+	return 0
+}
+
 type InfoRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -567,7 +951,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_server_proto_msgTypes[9]
+	mi := &file_server_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -579,7 +963,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_server_proto_msgTypes[9]
+	mi := &file_server_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -592,7 +976,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_server_proto_rawDescGZIP(), []int{9}
+	return file_server_proto_rawDescGZIP(), []int{16}
 }
 
 type InfoResponse struct {
@@ -614,7 +998,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_server_proto_msgTypes[10]
+	mi := &file_server_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +1010,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_proto_msgTypes[10]
+	mi := &file_server_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +1023,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_server_proto_rawDescGZIP(), []int{10}
+	return file_server_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *InfoResponse) GetKernelRelease() string {
@@ -719,18 +1103,101 @@ func (x *InfoResponse) GetReleasing() uint32 {
 	return 0
 }
 
+type CutRequest_Copy struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	VolumeId string                 `protobuf:"bytes,1,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
+	// Absolute path of an empty regular file in the same pool, which becomes the copy.
+	TargetPath    string `protobuf:"bytes,2,opt,name=target_path,json=targetPath,proto3" json:"target_path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CutRequest_Copy) Reset() {
+	*x = CutRequest_Copy{}
+	mi := &file_server_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CutRequest_Copy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CutRequest_Copy) ProtoMessage() {}
+
+func (x *CutRequest_Copy) ProtoReflect() protoreflect.Message {
+	mi := &file_server_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CutRequest_Copy.ProtoReflect.Descriptor instead.
+func (*CutRequest_Copy) Descriptor() ([]byte, []int) {
+	return file_server_proto_rawDescGZIP(), []int{2, 0}
+}
+
+func (x *CutRequest_Copy) GetVolumeId() string {
+	if x != nil {
+		return x.VolumeId
+	}
+	return ""
+}
+
+func (x *CutRequest_Copy) GetTargetPath() string {
+	if x != nil {
+		return x.TargetPath
+	}
+	return ""
+}
+
 var File_server_proto protoreflect.FileDescriptor
 
 const file_server_proto_rawDesc = "" +
 	"\n" +
-	"\fserver.proto\x12\x11csiublk.server.v1\"\x96\x01\n" +
+	"\fserver.proto\x12\x11csiublk.server.v1\"\xc9\x01\n" +
 	"\rAttachRequest\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
 	"\x06queues\x18\x03 \x01(\rR\x06queues\x12\x1f\n" +
 	"\vqueue_depth\x18\x04 \x01(\rR\n" +
 	"queueDepth\x12\x1b\n" +
-	"\tread_only\x18\x05 \x01(\bR\breadOnly\"C\n" +
+	"\tread_only\x18\x05 \x01(\bR\breadOnly\x121\n" +
+	"\x06limits\x18\x06 \x01(\v2\x19.csiublk.server.v1.LimitsR\x06limits\"\xc9\x01\n" +
+	"\x06Limits\x12\x12\n" +
+	"\x04iops\x18\x01 \x01(\x04R\x04iops\x12\x1b\n" +
+	"\tread_iops\x18\x02 \x01(\x04R\breadIops\x12\x1d\n" +
+	"\n" +
+	"write_iops\x18\x03 \x01(\x04R\twriteIops\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x1d\n" +
+	"\n" +
+	"read_bytes\x18\x05 \x01(\x04R\treadBytes\x12\x1f\n" +
+	"\vwrite_bytes\x18\x06 \x01(\x04R\n" +
+	"writeBytes\x12\x19\n" +
+	"\bburst_ms\x18\a \x01(\rR\aburstMs\"\x8e\x01\n" +
+	"\n" +
+	"CutRequest\x12:\n" +
+	"\x06copies\x18\x01 \x03(\v2\".csiublk.server.v1.CutRequest.CopyR\x06copies\x1aD\n" +
+	"\x04Copy\x12\x1b\n" +
+	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x1f\n" +
+	"\vtarget_path\x18\x02 \x01(\tR\n" +
+	"targetPath\"&\n" +
+	"\vCutResponse\x12\x17\n" +
+	"\aheld_ns\x18\x01 \x01(\x04R\x06heldNs\",\n" +
+	"\rResizeRequest\x12\x1b\n" +
+	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\"/\n" +
+	"\x0eResizeResponse\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x01 \x01(\x04R\tsizeBytes\"b\n" +
+	"\x10SetLimitsRequest\x12\x1b\n" +
+	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x121\n" +
+	"\x06limits\x18\x02 \x01(\v2\x19.csiublk.server.v1.LimitsR\x06limits\"\x13\n" +
+	"\x11SetLimitsResponse\"C\n" +
 	"\x0eAttachResponse\x121\n" +
 	"\x06device\x18\x01 \x01(\v2\x19.csiublk.server.v1.DeviceR\x06device\",\n" +
 	"\rDetachRequest\x12\x1b\n" +
@@ -743,7 +1210,7 @@ const file_server_proto_rawDesc = "" +
 	"\x06device\x18\x01 \x01(\v2\x19.csiublk.server.v1.DeviceR\x06device\"\r\n" +
 	"\vListRequest\"C\n" +
 	"\fListResponse\x123\n" +
-	"\adevices\x18\x01 \x03(\v2\x19.csiublk.server.v1.DeviceR\adevices\"\xf9\x02\n" +
+	"\adevices\x18\x01 \x03(\v2\x19.csiublk.server.v1.DeviceR\adevices\"\xcf\x03\n" +
 	"\x06Device\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x1b\n" +
 	"\tdevice_id\x18\x02 \x01(\rR\bdeviceId\x12\x12\n" +
@@ -754,7 +1221,10 @@ const file_server_proto_rawDesc = "" +
 	"size_bytes\x18\x06 \x01(\x04R\tsizeBytes\x125\n" +
 	"\x05state\x18\a \x01(\x0e2\x1f.csiublk.server.v1.Device.StateR\x05state\x12!\n" +
 	"\fbacking_path\x18\b \x01(\tR\vbackingPath\x12\x18\n" +
-	"\amessage\x18\t \x01(\tR\amessage\"b\n" +
+	"\amessage\x18\t \x01(\tR\amessage\x121\n" +
+	"\x06limits\x18\n" +
+	" \x01(\v2\x19.csiublk.server.v1.LimitsR\x06limits\x12!\n" +
+	"\fthrottled_ns\x18\v \x01(\x04R\vthrottledNs\"b\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tATTACHING\x10\x01\x12\b\n" +
@@ -779,12 +1249,15 @@ const file_server_proto_rawDesc = "" +
 	"\aversion\x18\t \x01(\tR\aversion\x12\x1a\n" +
 	"\battached\x18\n" +
 	" \x01(\rR\battached\x12\x1c\n" +
-	"\treleasing\x18\v \x01(\rR\treleasing2\xff\x02\n" +
+	"\treleasing\x18\v \x01(\rR\treleasing2\xec\x04\n" +
 	"\aDevices\x12M\n" +
 	"\x06Attach\x12 .csiublk.server.v1.AttachRequest\x1a!.csiublk.server.v1.AttachResponse\x12M\n" +
 	"\x06Detach\x12 .csiublk.server.v1.DetachRequest\x1a!.csiublk.server.v1.DetachResponse\x12D\n" +
 	"\x03Get\x12\x1d.csiublk.server.v1.GetRequest\x1a\x1e.csiublk.server.v1.GetResponse\x12G\n" +
-	"\x04List\x12\x1e.csiublk.server.v1.ListRequest\x1a\x1f.csiublk.server.v1.ListResponse\x12G\n" +
+	"\x04List\x12\x1e.csiublk.server.v1.ListRequest\x1a\x1f.csiublk.server.v1.ListResponse\x12D\n" +
+	"\x03Cut\x12\x1d.csiublk.server.v1.CutRequest\x1a\x1e.csiublk.server.v1.CutResponse\x12M\n" +
+	"\x06Resize\x12 .csiublk.server.v1.ResizeRequest\x1a!.csiublk.server.v1.ResizeResponse\x12V\n" +
+	"\tSetLimits\x12#.csiublk.server.v1.SetLimitsRequest\x1a$.csiublk.server.v1.SetLimitsResponse\x12G\n" +
 	"\x04Info\x12\x1e.csiublk.server.v1.InfoRequest\x1a\x1f.csiublk.server.v1.InfoResponseB9Z7github.com/csi-ublk/csi-ublk/pkg/server/api/v1;serverv1b\x06proto3"
 
 var (
@@ -800,41 +1273,59 @@ func file_server_proto_rawDescGZIP() []byte {
 }
 
 var file_server_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_server_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_server_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_server_proto_goTypes = []any{
-	(Device_State)(0),      // 0: csiublk.server.v1.Device.State
-	(*AttachRequest)(nil),  // 1: csiublk.server.v1.AttachRequest
-	(*AttachResponse)(nil), // 2: csiublk.server.v1.AttachResponse
-	(*DetachRequest)(nil),  // 3: csiublk.server.v1.DetachRequest
-	(*DetachResponse)(nil), // 4: csiublk.server.v1.DetachResponse
-	(*GetRequest)(nil),     // 5: csiublk.server.v1.GetRequest
-	(*GetResponse)(nil),    // 6: csiublk.server.v1.GetResponse
-	(*ListRequest)(nil),    // 7: csiublk.server.v1.ListRequest
-	(*ListResponse)(nil),   // 8: csiublk.server.v1.ListResponse
-	(*Device)(nil),         // 9: csiublk.server.v1.Device
-	(*InfoRequest)(nil),    // 10: csiublk.server.v1.InfoRequest
-	(*InfoResponse)(nil),   // 11: csiublk.server.v1.InfoResponse
+	(Device_State)(0),         // 0: csiublk.server.v1.Device.State
+	(*AttachRequest)(nil),     // 1: csiublk.server.v1.AttachRequest
+	(*Limits)(nil),            // 2: csiublk.server.v1.Limits
+	(*CutRequest)(nil),        // 3: csiublk.server.v1.CutRequest
+	(*CutResponse)(nil),       // 4: csiublk.server.v1.CutResponse
+	(*ResizeRequest)(nil),     // 5: csiublk.server.v1.ResizeRequest
+	(*ResizeResponse)(nil),    // 6: csiublk.server.v1.ResizeResponse
+	(*SetLimitsRequest)(nil),  // 7: csiublk.server.v1.SetLimitsRequest
+	(*SetLimitsResponse)(nil), // 8: csiublk.server.v1.SetLimitsResponse
+	(*AttachResponse)(nil),    // 9: csiublk.server.v1.AttachResponse
+	(*DetachRequest)(nil),     // 10: csiublk.server.v1.DetachRequest
+	(*DetachResponse)(nil),    // 11: csiublk.server.v1.DetachResponse
+	(*GetRequest)(nil),        // 12: csiublk.server.v1.GetRequest
+	(*GetResponse)(nil),       // 13: csiublk.server.v1.GetResponse
+	(*ListRequest)(nil),       // 14: csiublk.server.v1.ListRequest
+	(*ListResponse)(nil),      // 15: csiublk.server.v1.ListResponse
+	(*Device)(nil),            // 16: csiublk.server.v1.Device
+	(*InfoRequest)(nil),       // 17: csiublk.server.v1.InfoRequest
+	(*InfoResponse)(nil),      // 18: csiublk.server.v1.InfoResponse
+	(*CutRequest_Copy)(nil),   // 19: csiublk.server.v1.CutRequest.Copy
 }
 var file_server_proto_depIdxs = []int32{
-	9,  // 0: csiublk.server.v1.AttachResponse.device:type_name -> csiublk.server.v1.Device
-	9,  // 1: csiublk.server.v1.GetResponse.device:type_name -> csiublk.server.v1.Device
-	9,  // 2: csiublk.server.v1.ListResponse.devices:type_name -> csiublk.server.v1.Device
-	0,  // 3: csiublk.server.v1.Device.state:type_name -> csiublk.server.v1.Device.State
-	1,  // 4: csiublk.server.v1.Devices.Attach:input_type -> csiublk.server.v1.AttachRequest
-	3,  // 5: csiublk.server.v1.Devices.Detach:input_type -> csiublk.server.v1.DetachRequest
-	5,  // 6: csiublk.server.v1.Devices.Get:input_type -> csiublk.server.v1.GetRequest
-	7,  // 7: csiublk.server.v1.Devices.List:input_type -> csiublk.server.v1.ListRequest
-	10, // 8: csiublk.server.v1.Devices.Info:input_type -> csiublk.server.v1.InfoRequest
-	2,  // 9: csiublk.server.v1.Devices.Attach:output_type -> csiublk.server.v1.AttachResponse
-	4,  // 10: csiublk.server.v1.Devices.Detach:output_type -> csiublk.server.v1.DetachResponse
-	6,  // 11: csiublk.server.v1.Devices.Get:output_type -> csiublk.server.v1.GetResponse
-	8,  // 12: csiublk.server.v1.Devices.List:output_type -> csiublk.server.v1.ListResponse
-	11, // 13: csiublk.server.v1.Devices.Info:output_type -> csiublk.server.v1.InfoResponse
-	9,  // [9:14] is the sub-list for method output_type
-	4,  // [4:9] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	2,  // 0: csiublk.server.v1.AttachRequest.limits:type_name -> csiublk.server.v1.Limits
+	19, // 1: csiublk.server.v1.CutRequest.copies:type_name -> csiublk.server.v1.CutRequest.Copy
+	2,  // 2: csiublk.server.v1.SetLimitsRequest.limits:type_name -> csiublk.server.v1.Limits
+	16, // 3: csiublk.server.v1.AttachResponse.device:type_name -> csiublk.server.v1.Device
+	16, // 4: csiublk.server.v1.GetResponse.device:type_name -> csiublk.server.v1.Device
+	16, // 5: csiublk.server.v1.ListResponse.devices:type_name -> csiublk.server.v1.Device
+	0,  // 6: csiublk.server.v1.Device.state:type_name -> csiublk.server.v1.Device.State
+	2,  // 7: csiublk.server.v1.Device.limits:type_name -> csiublk.server.v1.Limits
+	1,  // 8: csiublk.server.v1.Devices.Attach:input_type -> csiublk.server.v1.AttachRequest
+	10, // 9: csiublk.server.v1.Devices.Detach:input_type -> csiublk.server.v1.DetachRequest
+	12, // 10: csiublk.server.v1.Devices.Get:input_type -> csiublk.server.v1.GetRequest
+	14, // 11: csiublk.server.v1.Devices.List:input_type -> csiublk.server.v1.ListRequest
+	3,  // 12: csiublk.server.v1.Devices.Cut:input_type -> csiublk.server.v1.CutRequest
+	5,  // 13: csiublk.server.v1.Devices.Resize:input_type -> csiublk.server.v1.ResizeRequest
+	7,  // 14: csiublk.server.v1.Devices.SetLimits:input_type -> csiublk.server.v1.SetLimitsRequest
+	17, // 15: csiublk.server.v1.Devices.Info:input_type -> csiublk.server.v1.InfoRequest
+	9,  // 16: csiublk.server.v1.Devices.Attach:output_type -> csiublk.server.v1.AttachResponse
+	11, // 17: csiublk.server.v1.Devices.Detach:output_type -> csiublk.server.v1.DetachResponse
+	13, // 18: csiublk.server.v1.Devices.Get:output_type -> csiublk.server.v1.GetResponse
+	15, // 19: csiublk.server.v1.Devices.List:output_type -> csiublk.server.v1.ListResponse
+	4,  // 20: csiublk.server.v1.Devices.Cut:output_type -> csiublk.server.v1.CutResponse
+	6,  // 21: csiublk.server.v1.Devices.Resize:output_type -> csiublk.server.v1.ResizeResponse
+	8,  // 22: csiublk.server.v1.Devices.SetLimits:output_type -> csiublk.server.v1.SetLimitsResponse
+	18, // 23: csiublk.server.v1.Devices.Info:output_type -> csiublk.server.v1.InfoResponse
+	16, // [16:24] is the sub-list for method output_type
+	8,  // [8:16] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_server_proto_init() }
@@ -848,7 +1339,7 @@ func file_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_server_proto_rawDesc), len(file_server_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,11 +22,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Devices_Attach_FullMethodName = "/csiublk.server.v1.Devices/Attach"
-	Devices_Detach_FullMethodName = "/csiublk.server.v1.Devices/Detach"
-	Devices_Get_FullMethodName    = "/csiublk.server.v1.Devices/Get"
-	Devices_List_FullMethodName   = "/csiublk.server.v1.Devices/List"
-	Devices_Info_FullMethodName   = "/csiublk.server.v1.Devices/Info"
+	Devices_Attach_FullMethodName    = "/csiublk.server.v1.Devices/Attach"
+	Devices_Detach_FullMethodName    = "/csiublk.server.v1.Devices/Detach"
+	Devices_Get_FullMethodName       = "/csiublk.server.v1.Devices/Get"
+	Devices_List_FullMethodName      = "/csiublk.server.v1.Devices/List"
+	Devices_Cut_FullMethodName       = "/csiublk.server.v1.Devices/Cut"
+	Devices_Resize_FullMethodName    = "/csiublk.server.v1.Devices/Resize"
+	Devices_SetLimits_FullMethodName = "/csiublk.server.v1.Devices/SetLimits"
+	Devices_Info_FullMethodName      = "/csiublk.server.v1.Devices/Info"
 )
 
 // DevicesClient is the client API for Devices service.
@@ -48,6 +51,23 @@ type DevicesClient interface {
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
 	// List returns all attached volumes, sorted by volume id.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
+	// Cut clones the files of attached volumes (FICLONE), all at one moment: the
+	// workers hold back new requests of all of them, wait for those in flight, and go on
+	// when every file is cloned. So no acknowledged write is missing, and none of one
+	// volume is there that another volume's missing one came before. NOT_FOUND: a volume
+	// is not attached. FAILED_PRECONDITION: the pool can't share extents.
+	// RESOURCE_EXHAUSTED: it is full. UNAVAILABLE: a device is being recovered.
+	// DEADLINE_EXCEEDED: requests in flight did not end in time. After an error the
+	// targets' contents are undefined and the volumes are as before.
+	Cut(ctx context.Context, in *CutRequest, opts ...grpc.CallOption) (*CutResponse, error)
+	// Resize makes the volume's device as large as its file is now, which is never
+	// smaller than before. OK if it is already, or the volume is not attached.
+	// UNIMPLEMENTED: the kernel can't do it while the device is there (UPDATE_SIZE); the
+	// next attach does.
+	Resize(ctx context.Context, in *ResizeRequest, opts ...grpc.CallOption) (*ResizeResponse, error)
+	// SetLimits replaces the limits of an attached volume, in force when it returns.
+	// NOT_FOUND: the volume is not attached.
+	SetLimits(ctx context.Context, in *SetLimitsRequest, opts ...grpc.CallOption) (*SetLimitsResponse, error)
 	// Info says what the server's kernel can do and how many devices there are.
 	Info(ctx context.Context, in *InfoRequest, opts ...grpc.CallOption) (*InfoResponse, error)
 }
@@ -100,6 +120,36 @@ func (c *devicesClient) List(ctx context.Context, in *ListRequest, opts ...grpc.
 	return out, nil
 }
 
+func (c *devicesClient) Cut(ctx context.Context, in *CutRequest, opts ...grpc.CallOption) (*CutResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CutResponse)
+	err := c.cc.Invoke(ctx, Devices_Cut_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *devicesClient) Resize(ctx context.Context, in *ResizeRequest, opts ...grpc.CallOption) (*ResizeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResizeResponse)
+	err := c.cc.Invoke(ctx, Devices_Resize_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *devicesClient) SetLimits(ctx context.Context, in *SetLimitsRequest, opts ...grpc.CallOption) (*SetLimitsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetLimitsResponse)
+	err := c.cc.Invoke(ctx, Devices_SetLimits_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *devicesClient) Info(ctx context.Context, in *InfoRequest, opts ...grpc.CallOption) (*InfoResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(InfoResponse)
@@ -129,6 +179,23 @@ type DevicesServer interface {
 	Get(context.Context, *GetRequest) (*GetResponse, error)
 	// List returns all attached volumes, sorted by volume id.
 	List(context.Context, *ListRequest) (*ListResponse, error)
+	// Cut clones the files of attached volumes (FICLONE), all at one moment: the
+	// workers hold back new requests of all of them, wait for those in flight, and go on
+	// when every file is cloned. So no acknowledged write is missing, and none of one
+	// volume is there that another volume's missing one came before. NOT_FOUND: a volume
+	// is not attached. FAILED_PRECONDITION: the pool can't share extents.
+	// RESOURCE_EXHAUSTED: it is full. UNAVAILABLE: a device is being recovered.
+	// DEADLINE_EXCEEDED: requests in flight did not end in time. After an error the
+	// targets' contents are undefined and the volumes are as before.
+	Cut(context.Context, *CutRequest) (*CutResponse, error)
+	// Resize makes the volume's device as large as its file is now, which is never
+	// smaller than before. OK if it is already, or the volume is not attached.
+	// UNIMPLEMENTED: the kernel can't do it while the device is there (UPDATE_SIZE); the
+	// next attach does.
+	Resize(context.Context, *ResizeRequest) (*ResizeResponse, error)
+	// SetLimits replaces the limits of an attached volume, in force when it returns.
+	// NOT_FOUND: the volume is not attached.
+	SetLimits(context.Context, *SetLimitsRequest) (*SetLimitsResponse, error)
 	// Info says what the server's kernel can do and how many devices there are.
 	Info(context.Context, *InfoRequest) (*InfoResponse, error)
 	mustEmbedUnimplementedDevicesServer()
@@ -152,6 +219,15 @@ func (UnimplementedDevicesServer) Get(context.Context, *GetRequest) (*GetRespons
 }
 func (UnimplementedDevicesServer) List(context.Context, *ListRequest) (*ListResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method List not implemented")
+}
+func (UnimplementedDevicesServer) Cut(context.Context, *CutRequest) (*CutResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Cut not implemented")
+}
+func (UnimplementedDevicesServer) Resize(context.Context, *ResizeRequest) (*ResizeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Resize not implemented")
+}
+func (UnimplementedDevicesServer) SetLimits(context.Context, *SetLimitsRequest) (*SetLimitsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetLimits not implemented")
 }
 func (UnimplementedDevicesServer) Info(context.Context, *InfoRequest) (*InfoResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Info not implemented")
@@ -249,6 +325,60 @@ func _Devices_List_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Devices_Cut_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CutRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DevicesServer).Cut(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Devices_Cut_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DevicesServer).Cut(ctx, req.(*CutRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Devices_Resize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResizeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DevicesServer).Resize(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Devices_Resize_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DevicesServer).Resize(ctx, req.(*ResizeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Devices_SetLimits_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetLimitsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DevicesServer).SetLimits(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Devices_SetLimits_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DevicesServer).SetLimits(ctx, req.(*SetLimitsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Devices_Info_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(InfoRequest)
 	if err := dec(in); err != nil {
@@ -289,6 +419,18 @@ var Devices_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "List",
 			Handler:    _Devices_List_Handler,
+		},
+		{
+			MethodName: "Cut",
+			Handler:    _Devices_Cut_Handler,
+		},
+		{
+			MethodName: "Resize",
+			Handler:    _Devices_Resize_Handler,
+		},
+		{
+			MethodName: "SetLimits",
+			Handler:    _Devices_SetLimits_Handler,
 		},
 		{
 			MethodName: "Info",
