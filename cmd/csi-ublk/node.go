@@ -113,10 +113,10 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 	if err != nil {
 		return err
 	}
-	locks := &driver.VolumeLocks{}
+	locks, watch := &driver.VolumeLocks{}, &node.VolumeWatch{}
 	service, err := node.New(node.Options{
 		NodeName: o.nodeName, Devices: devices, Pools: pools, Locks: locks, Formats: formats,
-		MaxVolumes: o.maxVolumes, OnDetached: cluster.detached, DeleteKind: devices.DeleteKind, Registerer: metrics.Registry,
+		MaxVolumes: o.maxVolumes, OnDetached: cluster.prompt, Watch: watch, DeleteKind: devices.DeleteKind, Registerer: metrics.Registry,
 	})
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 		return err
 	}
 	kube.QPS, kube.Burst = o.qps, o.burst
-	cluster.o = clusterOptions{node: o.nodeName, kube: kube, pools: pools, devices: devices, locks: locks,
+	cluster.o = clusterOptions{node: o.nodeName, kube: kube, pools: pools, devices: devices, locks: locks, problems: watch.Problems,
 		onRemoved: func(id string) {
 			if err := formats.Forget(id); err != nil {
 				slog.Warn("mark of a mkfs stays", "volume", id, "error", err)
@@ -150,6 +150,7 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 	})
 	parts.after("http", func(ctx context.Context) error { return status.serve(ctx, o.httpAddress) })
 	parts.after("cluster", cluster.run)
+	parts.after("watch", func(ctx context.Context) error { return watch.Run(ctx, devices.List, cluster.prompt) })
 	parts.first("csi", csi.Start)
 	parts.first("sweep", func(ctx context.Context) error { return sweep(ctx, service) })
 	if o.register {

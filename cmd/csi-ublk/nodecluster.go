@@ -17,6 +17,7 @@ import (
 
 	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
+	"github.com/csi-ublk/csi-ublk/pkg/driver/health"
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
 	noderec "github.com/csi-ublk/csi-ublk/pkg/reconciler/node"
 	volumerec "github.com/csi-ublk/csi-ublk/pkg/reconciler/volume"
@@ -39,6 +40,7 @@ type clusterOptions struct {
 	devices   *serverclient.Client
 	locks     *driver.VolumeLocks
 	onRemoved func(volumeID string)
+	problems  func(volumeID string) []health.Problem
 }
 
 // spaceChanged has the UblkNode brought up to date.
@@ -48,8 +50,8 @@ func (c *nodeCluster) spaceChanged() {
 	}
 }
 
-// detached has a volume looked at that may wait for that.
-func (c *nodeCluster) detached(volumeID string) {
+// prompt has a volume looked at: it was detached, or its health has changed.
+func (c *nodeCluster) prompt(volumeID string) {
 	if r := c.volumes.Load(); r != nil {
 		r.Prompt(volumeID)
 	}
@@ -96,6 +98,7 @@ func (c *nodeCluster) manage(ctx context.Context) error {
 	}
 	volumes := volumerec.New(volumerec.Options{
 		Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Devices: c.o.devices, Locks: c.o.locks, OnRemoved: c.o.onRemoved,
+		Problems: c.o.problems,
 	})
 	self := noderec.New(noderec.Options{
 		Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Server: c.o.devices, Version: buildVersion(),

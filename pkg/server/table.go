@@ -32,6 +32,8 @@ type volume struct {
 	recovery *recovery
 	// lastOps and recentOps tell how busy the volume is, for recovery's order.
 	lastOps, recentOps uint64
+	// errors counts the requests that failed, as the watch saw it last.
+	errors uint64
 }
 
 // A table holds the volumes and their try-locks. No method of it blocks.
@@ -226,6 +228,7 @@ func (v *volume) public() *serverv1.Device {
 	d := &serverv1.Device{
 		VolumeId: v.entry.Volume, State: v.state, Message: v.message,
 		BackingPath: v.entry.Path, SizeBytes: uint64(v.entry.SizeBytes),
+		IoErrors: v.errors, DataLost: v.entry.Failure != "",
 	}
 	if v.state != serverv1.Device_ATTACHING {
 		d.DeviceId, d.Path, d.Major, d.Minor = v.info.ID, v.info.BlockPath(), v.major, v.minor

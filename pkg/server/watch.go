@@ -41,7 +41,11 @@ func (s *Server) sampleVolumes() (failed []entry) {
 	defer s.table.mu.Unlock()
 	for _, v := range s.table.volumes {
 		c, err := s.counters.At(v.slot)
-		if err != nil || v.state != serverv1.Device_LIVE {
+		if err != nil {
+			continue
+		}
+		v.errors = failures(c)
+		if v.state != serverv1.Device_LIVE {
 			continue
 		}
 		ops := operations(c)
@@ -56,4 +60,8 @@ func (s *Server) sampleVolumes() (failed []entry) {
 
 func operations(c *ublk.Counters) uint64 {
 	return c.Reads.Load() + c.Writes.Load() + c.Flushes.Load() + c.Discards.Load() + c.WriteZeroes.Load()
+}
+
+func failures(c *ublk.Counters) uint64 {
+	return c.ReadErrors.Load() + c.WriteErrors.Load() + c.FlushErrors.Load() + c.DiscardErrors.Load() + c.WriteZeroesErrors.Load()
 }

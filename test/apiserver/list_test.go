@@ -10,6 +10,9 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
 )
 
 func TestListVolumes(t *testing.T) {
@@ -127,4 +130,48 @@ func TestGetCapacity(t *testing.T) {
 	}
 	_, err = leader.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"pol": "cap"}})
 	want(t, err, codes.InvalidArgument, `parameters["pol"]`)
+}
+
+func TestVolumeHealth(t *testing.T) {
+	n := made(t, "sick")
+	t.Cleanup(func() { must(t, remove(t, "sick")) })
+	get := func() []string {
+		t.Helper()
+		r, err := leader.ControllerGetVolumeHealth(t.Context(), &csi.ControllerGetVolumeHealthRequest{VolumeId: "sick"})
+		must(t, err)
+		var list []string
+		for _, s := range r.VolumeHealth.GetHealthStatuses() {
+			list = append(list, s.Status.String()+" "+s.Reason+" "+s.Message)
+		}
+		return list
+	}
+	listed := func() bool {
+		t.Helper()
+		r, err := leader.ControllerListVolumeHealth(t.Context(), &csi.ControllerListVolumeHealthRequest{})
+		must(t, err)
+		for _, e := range r.Entries {
+			if e.VolumeId == "sick" {
+				return true
+			}
+		}
+		return false
+	}
+	if got := get(); got != nil || listed() {
+		t.Fatalf("a sound volume has %v", got)
+	}
+	n.setUblk(func(s *v1alpha1.UblkNodeStatus) { s.Pools[0].FreeBytes = 1 })
+	eventually(t, "the full pool to be reported", func() bool { return listed() })
+	if diff := cmp.Diff([]string{"DEGRADED PoolFull pool sick of node sick has 1 bytes left"}, get()); diff != "" {
+		t.Errorf("full pool (-want +got):\n%s", diff)
+	}
+	n.setNodeReady(corev1.ConditionUnknown)
+	eventually(t, "the node to be reported", func() bool { return len(get()) == 2 })
+
+	_, err := leader.ControllerGetVolumeHealth(t.Context(), &csi.ControllerGetVolumeHealthRequest{VolumeId: "other"})
+	want(t, err, codes.NotFound, `volume "other" does not exist`)
+	_, err = leader.ControllerListVolumeHealth(t.Context(), &csi.ControllerListVolumeHealthRequest{StartingToken: "invalid-token"})
+	want(t, err, codes.Aborted)
+	_, err = leader.ControllerListVolumeHealth(t.Context(), &csi.ControllerListVolumeHealthRequest{MaxEntries: -1})
+	want(t, err, codes.InvalidArgument, "max_entries")
+	n.setNodeReady(corev1.ConditionTrue)
 }

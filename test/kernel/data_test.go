@@ -129,6 +129,50 @@ func TestWhatWasFlushedSurvivesAPowerCut(t *testing.T) {
 	}
 }
 
+// A disk below the pool that fails is seen, by the volume's user and by who asks the
+// server.
+func TestAFailedFlushIsKnown(t *testing.T) {
+	loop := loopDevice(t, 1<<30)
+	sectors := command(t, "blockdev", "--getsz", loop)
+	const dm = "csi-ublk-broken"
+	command(t, "dmsetup", "create", dm, "--table", "0 "+sectors+" linear "+loop+" 0")
+	t.Cleanup(func() { command(t, "dmsetup", "remove", "--retry", dm) })
+	disk := "/dev/dm-" + command(t, "dmsetup", "info", "-c", "--noheadings", "-o", "minor", dm)
+	n := newNodeOn(t, func(pool string) { mount(t, makeFS(t, "xfs", disk), pool, "xfs") })
+	d := n.attach("v", 64<<20, client.AttachOptions{})
+	f := openDisk(t, d.Path)
+	writeDisk(t, f, 0, bytes.Repeat([]byte("kept"), 1024))
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := n.client.Get(n.ctx(), "v"); err != nil || d.IOErrors != 0 || d.DataLost || d.State != client.Live {
+		t.Fatalf("a sound volume: %+v, %v", d, err)
+	}
+	command(t, "dmsetup", "load", dm, "--table", "0 "+sectors+" error")
+	command(t, "dmsetup", "suspend", "--nolockfs", "--noflush", dm)
+	command(t, "dmsetup", "resume", dm)
+	b := aligned(4096)
+	_, writeErr := f.WriteAt(b, 1<<20)
+	if syncErr := f.Sync(); writeErr == nil && syncErr == nil {
+		t.Error("written and flushed to a broken disk")
+	}
+	known := func() error {
+		if d, err := n.client.Get(n.ctx(), "v"); err != nil || d.IOErrors == 0 || !d.DataLost || d.State != client.Failed {
+			return fmt.Errorf("%+v, %v", d, err)
+		}
+		return nil
+	}
+	n.eventually("the server to know of the lost flush", known)
+	f.Close()
+	if err := n.client.Detach(n.ctx(), "v"); err != nil {
+		t.Fatal(err)
+	}
+	n.nothingLeft()
+	if err := unix.Unmount(n.pool, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // aligned returns memory that direct I/O takes.
 func aligned(n int) []byte {
 	const align = 4096

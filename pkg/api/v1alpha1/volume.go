@@ -29,6 +29,9 @@ const (
 	// VolumeInUse is the node's answer to spec.state Absent: True when the volume
 	// is attached or staged, so that nothing was removed.
 	VolumeInUse = "InUse"
+	// VolumeHealthy is False while the volume's node sees something wrong with it in
+	// use; the reason says what (pkg/driver/health).
+	VolumeHealthy = "Healthy"
 )
 
 // Reasons of VolumeReady being False.
@@ -140,7 +143,7 @@ type UblkVolumeStatus struct {
 	// ThrottledMillis is for how long requests have waited because of the limits, in
 	// sum, since the volume was attached.
 	ThrottledMillis int64 `json:"throttledMillis,omitempty"`
-	// Conditions: Ready, Created, InUse.
+	// Conditions: Ready, Created, InUse, Healthy.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
@@ -157,6 +160,7 @@ type UblkVolumeStatus struct {
 // +kubebuilder:printcolumn:name="Capacity",type=integer,JSONPath=`.spec.capacityBytes`
 // +kubebuilder:printcolumn:name="Allocated",type=integer,JSONPath=`.status.allocatedBytes`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Trouble",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Healthy")].reason`
 // +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type UblkVolume struct {

@@ -221,6 +221,44 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	v.must(v.unstage(), v.unpublish("a"))
 }
 
+// TestHealth asks for a volume's health in all that can become of it.
+func TestHealth(t *testing.T) {
+	s := newService(t)
+	v := newVolume(t, s, mountCapability("ext4"), 64*mib)
+	ask := func() (reasons []string) {
+		t.Helper()
+		r, err := s.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: v.id, StagingTargetPath: v.staging, VolumePublishPath: v.target("a")})
+		v.must(err)
+		for _, h := range r.VolumeHealth.HealthStatuses {
+			reasons = append(reasons, h.Reason)
+		}
+		return reasons
+	}
+	if got := ask(); got != nil {
+		t.Errorf("a volume that nobody uses: %v", got)
+	}
+	v.must(v.stage(), v.publish("a", false))
+	if got := ask(); got != nil {
+		t.Errorf("a volume in use: %v", got)
+	}
+	// Something is mounted there that is none of the device server's.
+	v.down("a")
+	v.must(os.MkdirAll(v.staging, 0o700), unix.Mount("tmpfs", v.staging, "tmpfs", 0, ""))
+	if got := ask(); len(got) != 1 || got[0] != "DeviceGone" {
+		t.Errorf("a mount without a device: %v", got)
+	}
+	v.must(unix.Unmount(v.staging, 0))
+	_, err := s.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: "unknown"})
+	v.wantCode("an unknown volume", err, codes.NotFound)
+	_, err = s.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: v.id, StagingTargetPath: "not/absolute"})
+	v.wantCode("a relative path", err, codes.InvalidArgument)
+	r, err := s.NodeGetStorageHealth(t.Context(), &csi.NodeGetStorageHealthRequest{})
+	v.must(err)
+	if len(r.BackendHealth) != 0 {
+		t.Errorf("a sound node: %v", r.BackendHealth)
+	}
+}
+
 func TestManyAtOnce(t *testing.T) {
 	s := newService(t)
 	var wg sync.WaitGroup

@@ -55,6 +55,9 @@ type Options struct {
 	// OnDetached, if not nil, is told of every volume that was unstaged. It must
 	// not block.
 	OnDetached func(volumeID string)
+	// Watch remembers what happened to devices; nil means that only what is so now is
+	// reported.
+	Watch *VolumeWatch
 	// DeleteKind names how the kernel deletes devices, a label of the phase
 	// metrics. It must not block; nil means it is not known.
 	DeleteKind func() string
@@ -164,6 +167,8 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 	for _, t := range []csi.NodeServiceCapability_RPC_Type{
 		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
 		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
+		csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH,
 		// Makes Kubernetes tell ReadWriteOnce, which may be in several pods of a
 		// node, from ReadWriteOncePod.
 		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,

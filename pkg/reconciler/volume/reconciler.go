@@ -13,6 +13,7 @@ import (
 
 	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
+	"github.com/csi-ublk/csi-ublk/pkg/driver/health"
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
 	serverclient "github.com/csi-ublk/csi-ublk/pkg/server/client"
 	"google.golang.org/grpc/codes"
@@ -55,6 +56,9 @@ type Options struct {
 	Locks   *driver.VolumeLocks // shared with the CSI node service
 	// OnRemoved, if not nil, is told of every volume whose file went to the trash.
 	OnRemoved func(volumeID string)
+	// Problems are those of a volume in use; nil means none are reported. It must not
+	// block.
+	Problems func(volumeID string) []health.Problem
 	// Workers is how many volumes are worked on at a time; 0 means 64.
 	Workers int
 	// Name tells controllers of one process apart; "" means "volume".

@@ -11,6 +11,7 @@ import (
 
 	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
+	"github.com/csi-ublk/csi-ublk/pkg/driver/health"
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
 	serverclient "github.com/csi-ublk/csi-ublk/pkg/server/client"
 	"google.golang.org/grpc/codes"
@@ -304,4 +305,28 @@ func TestAnotherOperationHasTheLock(t *testing.T) {
 	release()
 	r.reconcile()
 	r.file(true)
+}
+
+// TestHealthIsReported pins that trouble is written once, and its end too, and that a
+// reached limit is no trouble.
+func TestHealthIsReported(t *testing.T) {
+	r := newRig(t)
+	var problems []health.Problem
+	r.o.Problems = func(string) []health.Problem { return problems }
+	r.add(nil)
+	r.reconcile()
+	if c := meta.FindStatusCondition(r.get().Status.Conditions, v1alpha1.VolumeHealthy); c != nil {
+		t.Errorf("nothing was ever wrong, and the condition is %+v", c)
+	}
+	problems = []health.Problem{{Reason: health.LimitReached}, {Reason: health.IOErrors, Message: "one"}, {Reason: health.PoolFull, Message: "two"}}
+	r.reconcile()
+	r.reconcile()
+	r.condition(v1alpha1.VolumeHealthy, metav1.ConditionFalse, "IOErrors")
+	problems = problems[:1]
+	r.reconcile()
+	r.reconcile()
+	r.condition(v1alpha1.VolumeHealthy, metav1.ConditionTrue, "NoTrouble")
+	if r.writes != 3 {
+		t.Errorf("%d status writes for a creation, an error and its end", r.writes)
+	}
 }

@@ -3,8 +3,11 @@ package volume
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
+	"github.com/csi-ublk/csi-ublk/pkg/driver/health"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +23,9 @@ func (r *Reconciler) report(ctx context.Context, v *v1alpha1.UblkVolume, s step)
 	before := v.DeepCopy()
 	v.Status.ObservedGeneration = v.Generation
 	v.Status.Conditions = conditions(v.Status.Conditions, v.Generation, v.Spec.State, s)
+	if r.o.Problems != nil {
+		v.Status.Conditions = healthy(v.Status.Conditions, v.Generation, r.o.Problems(v.Name))
+	}
 	if s.verb == ready {
 		r.reportAllocated(v, !equality.Semantic.DeepEqual(before.Status, v.Status))
 	}
@@ -69,5 +75,24 @@ func conditions(old []metav1.Condition, generation int64, state v1alpha1.VolumeS
 	case refuse, wait:
 		set(v1alpha1.VolumeInUse, metav1.ConditionTrue)
 	}
+	return list
+}
+
+// healthy puts the condition Healthy onto a list, False with the first problem's reason. A
+// volume that nothing was ever wrong with has none. That a limit is reached is what limits
+// are for, and changes too often for a status.
+func healthy(list []metav1.Condition, generation int64, problems []health.Problem) []metav1.Condition {
+	problems = slices.DeleteFunc(slices.Clone(problems), func(p health.Problem) bool { return p.Reason == health.LimitReached })
+	c := metav1.Condition{Type: v1alpha1.VolumeHealthy, Status: metav1.ConditionTrue, ObservedGeneration: generation, Reason: "NoTrouble", Message: "requests are answered without errors"}
+	if len(problems) > 0 {
+		messages := make([]string, len(problems))
+		for i, p := range problems {
+			messages[i] = p.Message
+		}
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(problems[0].Reason), strings.Join(messages, "; ")
+	} else if meta.FindStatusCondition(list, c.Type) == nil {
+		return list
+	}
+	meta.SetStatusCondition(&list, c)
 	return list
 }

@@ -77,6 +77,10 @@ type Device struct {
 	State        State
 	BackingPath  string
 	Message      string
+	// IOErrors counts the requests that failed.
+	IOErrors uint64
+	// DataLost is set when a flush has failed.
+	DataLost bool
 }
 
 // Info is what a server says of its kernel and itself.
@@ -161,5 +165,6 @@ func device(d *serverv1.Device) Device {
 	return Device{
 		VolumeID: d.GetVolumeId(), DeviceID: d.GetDeviceId(), Path: d.GetPath(), Major: d.GetMajor(), Minor: d.GetMinor(),
 		SizeBytes: d.GetSizeBytes(), State: State(d.GetState().String()), BackingPath: d.GetBackingPath(), Message: d.GetMessage(),
+		IOErrors: d.GetIoErrors(), DataLost: d.GetDataLost(),
 	}
 }

@@ -832,6 +832,8 @@ type Device struct {
 	Message       string                 `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"` // what a FAILED device failed with
 	Limits        *Limits                `protobuf:"bytes,10,opt,name=limits,proto3" json:"limits,omitempty"`
 	ThrottledNs   uint64                 `protobuf:"varint,11,opt,name=throttled_ns,json=throttledNs,proto3" json:"throttled_ns,omitempty"` // time that requests have waited because of limits, in sum
+	IoErrors      uint64                 `protobuf:"varint,12,opt,name=io_errors,json=ioErrors,proto3" json:"io_errors,omitempty"`          // requests that failed, in sum
+	DataLost      bool                   `protobuf:"varint,13,opt,name=data_lost,json=dataLost,proto3" json:"data_lost,omitempty"`          // a flush failed, which may have lost what was written before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -941,6 +943,20 @@ func (x *Device) GetThrottledNs() uint64 {
 		return x.ThrottledNs
 	}
 	return 0
+}
+
+func (x *Device) GetIoErrors() uint64 {
+	if x != nil {
+		return x.IoErrors
+	}
+	return 0
+}
+
+func (x *Device) GetDataLost() bool {
+	if x != nil {
+		return x.DataLost
+	}
+	return false
 }
 
 type InfoRequest struct {
@@ -1210,7 +1226,7 @@ const file_server_proto_rawDesc = "" +
 	"\x06device\x18\x01 \x01(\v2\x19.csiublk.server.v1.DeviceR\x06device\"\r\n" +
 	"\vListRequest\"C\n" +
 	"\fListResponse\x123\n" +
-	"\adevices\x18\x01 \x03(\v2\x19.csiublk.server.v1.DeviceR\adevices\"\xcf\x03\n" +
+	"\adevices\x18\x01 \x03(\v2\x19.csiublk.server.v1.DeviceR\adevices\"\x89\x04\n" +
 	"\x06Device\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x1b\n" +
 	"\tdevice_id\x18\x02 \x01(\rR\bdeviceId\x12\x12\n" +
@@ -1224,7 +1240,9 @@ const file_server_proto_rawDesc = "" +
 	"\amessage\x18\t \x01(\tR\amessage\x121\n" +
 	"\x06limits\x18\n" +
 	" \x01(\v2\x19.csiublk.server.v1.LimitsR\x06limits\x12!\n" +
-	"\fthrottled_ns\x18\v \x01(\x04R\vthrottledNs\"b\n" +
+	"\fthrottled_ns\x18\v \x01(\x04R\vthrottledNs\x12\x1b\n" +
+	"\tio_errors\x18\f \x01(\x04R\bioErrors\x12\x1b\n" +
+	"\tdata_lost\x18\r \x01(\bR\bdataLost\"b\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tATTACHING\x10\x01\x12\b\n" +
