@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"syscall"
 
 	"google.golang.org/grpc/codes"
@@ -16,6 +17,15 @@ type InvalidError struct {
 	Field   string // as the user knows it: `parameters["pool"]`, "volume_id"
 	Problem string // "is empty", `"zfs" is not a file system that this driver makes`
 	Remedy  string // "use ext4 or xfs"; may be empty
+}
+
+// OneOf lists choices for a remedy: "a, b or c".
+func OneOf(choices []string) string {
+	last := len(choices) - 1
+	if last < 1 {
+		return strings.Join(choices, "")
+	}
+	return strings.Join(choices[:last], ", ") + " or " + choices[last]
 }
 
 func (e *InvalidError) Error() string {

@@ -78,8 +78,7 @@ func mountedFrom(o Options, device uint64) (bool, error) {
 	if !at.Mounted {
 		return false, nil
 	}
-	// Btrfs reports a device number of its own; checkMark tells those apart.
-	if at.Device != device && o.FSType != "btrfs" {
+	if at.Device != device {
 		return false, fmt.Errorf("%s is mounted from device %d:%d, not %d:%d: unmount it, or name the pool differently",
 			o.root(), unix.Major(at.Device), unix.Minor(at.Device), unix.Major(device), unix.Minor(device))
 	}

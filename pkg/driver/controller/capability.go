@@ -3,7 +3,6 @@ package controller
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -13,14 +12,16 @@ import (
 const mib = int64(1) << 20
 
 // leastBytes is the smallest volume for each kind of use. mke2fs makes an ext4
-// with a journal from a few MiB on; mkfs.xfs refuses less than 300 MB.
+// with a journal from a few MiB on; mkfs.xfs refuses less than 300 MB,
+// mkfs.btrfs less than 109 MiB.
 var leastBytes = map[string]int64{
-	"ext4": 16 * mib,
-	"xfs":  300 * mib,
+	"ext4":  16 * mib,
+	"xfs":   300 * mib,
+	"btrfs": 128 * mib,
 }
 
 // leastSizes says the same to a person.
-const leastSizes = "ext4 from 16 MiB, xfs from 300 MiB, raw block from 1 MiB"
+const leastSizes = "ext4 from 16 MiB, xfs from 300 MiB, btrfs from 128 MiB, raw block from 1 MiB"
 
 // leastBlockBytes is the smallest raw block volume.
 const leastBlockBytes = mib
@@ -74,7 +75,7 @@ func checkFSType(field, fsType string) (leastSize int64, err error) {
 		}
 		slices.Sort(names)
 		return 0, &driver.InvalidError{Field: field + ".mount.fs_type", Problem: fmt.Sprintf("%q is not a file system that this driver makes", fsType),
-			Remedy: "use " + strings.Join(names, " or ")}
+			Remedy: "use " + driver.OneOf(names)}
 	}
 	return least, nil
 }

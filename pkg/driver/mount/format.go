@@ -20,7 +20,7 @@ import (
 )
 
 // FSTypes are the file systems that Format makes; the first is the default.
-var FSTypes = []string{"ext4", "xfs"}
+var FSTypes = []string{"ext4", "xfs", "btrfs"}
 
 // Options configures a Formatter.
 type Options struct {
@@ -137,12 +137,14 @@ func mkfs(fsType string) (name string, args []string, err error) {
 		return "mkfs.ext4", []string{"-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"}, nil
 	case "xfs":
 		return "mkfs.xfs", []string{"-q", "-f", "-K"}, nil
+	case "btrfs":
+		return "mkfs.btrfs", []string{"--quiet", "--force", "--nodiscard"}, nil
 	}
-	return "", nil, fmt.Errorf("file system %q: this driver makes %s: %w", fsType, strings.Join(FSTypes, " and "), errors.ErrUnsupported)
+	return "", nil, fmt.Errorf("file system %q: this driver makes %s: %w", fsType, strings.Join(FSTypes, ", "), errors.ErrUnsupported)
 }
 
 // Check repairs what an unclean end has left in a file system that is not mounted.
-// XFS needs nothing: mounting replays its log. It waits for a slot first.
+// XFS and Btrfs need nothing: mounting replays their logs. It waits for a slot first.
 func (f *Formatter) Check(ctx context.Context, device, fsType string) error {
 	if fsType != "ext4" {
 		return nil

@@ -147,7 +147,7 @@ func kernelLog(t *testing.T) []string {
 // template stays as it is, and the kernel finds nothing to say.
 func TestClonesAreFileSystems(t *testing.T) {
 	check := map[string][]string{"ext4": {"e2fsck", "-fn"}, "xfs": {"xfs_repair", "-n"}}
-	for _, fsType := range FSTypes {
+	for fsType := range templateArgs {
 		t.Run(fsType, func(t *testing.T) {
 			p := newPool(t)
 			template, err := newFormatter(t).Template(t.Context(), fsType)

@@ -115,6 +115,8 @@ func FSType(path string) (string, error) {
 		return "ext4", nil
 	case unix.XFS_SUPER_MAGIC:
 		return "xfs", nil
+	case unix.BTRFS_SUPER_MAGIC:
+		return "btrfs", nil
 	}
 	return fmt.Sprintf("%#x", st.Type), nil
 }

@@ -24,6 +24,13 @@ var templateArgs = map[string][]string{
 // mkfsConfig decides with the options what mkfs.ext4 makes; mkfs.xfs has none.
 const mkfsConfig = "/etc/mke2fs.conf"
 
+// HasTemplate says whether volumes with a file system can be cloned from a template. Btrfs
+// has its UUID in every block of metadata.
+func HasTemplate(fsType string) bool {
+	_, ok := templateArgs[fsType]
+	return ok
+}
+
 // Template returns the template that volumes with a file system are cloned from.
 // Making it takes a mkfs slot. The error matches errors.ErrUnsupported if there is
 // none for fsType.

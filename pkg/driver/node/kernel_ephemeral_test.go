@@ -83,7 +83,7 @@ func (v *inline) isGone() {
 }
 
 func TestInlineLife(t *testing.T) {
-	for _, fsType := range []string{"ext4", "xfs"} {
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fsType, func(t *testing.T) {
 			v := newInline(t, newService(t), fsType)
 			before, _ := world.pool.Usage()

@@ -22,7 +22,7 @@ import (
 )
 
 func TestFileSystemLife(t *testing.T) {
-	for _, fsType := range []string{"ext4", "xfs"} {
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fsType, func(t *testing.T) {
 			v := newVolume(t, newService(t), mountCapability(fsType, "noatime"), gib)
 			want := bytes.Repeat([]byte("data"), 2*mib)
@@ -147,7 +147,7 @@ func TestMkfsThatWasCutShort(t *testing.T) {
 }
 
 func TestUncleanFileSystemIsRepaired(t *testing.T) {
-	for _, fsType := range []string{"ext4", "xfs"} {
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		v := newVolume(t, newService(t), mountCapability(fsType), 512*mib)
 		v.must(v.stage(), v.publish("a", false))
 		v.must(os.WriteFile(filepath.Join(v.target("a"), "file"), []byte("data"), 0o600))

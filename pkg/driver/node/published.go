@@ -42,6 +42,11 @@ func (p *published) load() error {
 			if at, err := mountpoint.At(m.Mountpoint); err == nil && at.IsBlock() {
 				p.note(m.Mountpoint, at.Rdev)
 			}
+		case m.FSType == "btrfs" && strings.HasPrefix(m.Source, "/dev/ublkb"):
+			// The entry has a number that stands for no device.
+			if at, err := mountpoint.At(m.Mountpoint); err == nil {
+				p.note(m.Mountpoint, at.Device)
+			}
 		case strings.HasPrefix(m.Source, "/dev/ublkb"):
 			p.note(m.Mountpoint, unix.Mkdev(uint32(m.Major), uint32(m.Minor)))
 		}

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
@@ -83,7 +82,7 @@ func (a *access) parseMount(m *csi.VolumeCapability_MountVolume) error {
 	}
 	if !slices.Contains(mount.FSTypes, a.fsType) {
 		return &driver.InvalidError{Field: "volume_capability.mount.fs_type", Problem: fmt.Sprintf("%q is not a file system that this driver makes", a.fsType),
-			Remedy: "use " + strings.Join(mount.FSTypes, " or ")}
+			Remedy: "use " + driver.OneOf(mount.FSTypes)}
 	}
 	if m.GetVolumeMountGroup() != "" {
 		return &driver.InvalidError{Field: "volume_capability.mount.volume_mount_group", Problem: "is not supported"}

@@ -98,7 +98,7 @@ func TestStageRequests(t *testing.T) {
 		"many nodes": {func(r *csi.NodeStageVolumeRequest) {
 			r.VolumeCapability.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 		}, codes.InvalidArgument, "ReadWriteOnce"},
-		"unknown fs type":   {func(r *csi.NodeStageVolumeRequest) { r.VolumeCapability.GetMount().FsType = "zfs" }, codes.InvalidArgument, "ext4 or xfs"},
+		"unknown fs type":   {func(r *csi.NodeStageVolumeRequest) { r.VolumeCapability.GetMount().FsType = "zfs" }, codes.InvalidArgument, "ext4, xfs or btrfs"},
 		"bind as an option": {func(r *csi.NodeStageVolumeRequest) { r.VolumeCapability.GetMount().MountFlags = []string{"bind"} }, codes.InvalidArgument, "bind"},
 		"a mount group":     {func(r *csi.NodeStageVolumeRequest) { r.VolumeCapability.GetMount().VolumeMountGroup = "1" }, codes.InvalidArgument, "volume_mount_group"},
 		"queues of words":   {func(r *csi.NodeStageVolumeRequest) { r.VolumeContext = map[string]string{"queues": "many"} }, codes.InvalidArgument, "queues"},

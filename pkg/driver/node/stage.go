@@ -206,12 +206,12 @@ func (s *Service) sameMount(path string, a access) error {
 	return nil
 }
 
-// minXFSBytes is the least that mkfs.xfs takes.
-const minXFSBytes = 300 << 20
+// leastMiB is the smallest volume that mkfs takes, in MiB.
+var leastMiB = map[string]int64{"xfs": 300, "btrfs": 128}
 
 func tooSmall(size int64, fsType string) error {
-	if fsType == "xfs" && size < minXFSBytes {
-		return fmt.Errorf("a volume of %d bytes is too small for xfs, which needs 300Mi; use ext4 or a larger volume: %w", size, unix.ERANGE)
+	if least := leastMiB[fsType]; size < least<<20 {
+		return fmt.Errorf("a volume of %d bytes is too small for %s, which needs %dMi; use ext4 or a larger volume: %w", size, fsType, least, unix.ERANGE)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 // in the way is no error, because mkfs on the device remains.
 func (s *Service) cloneTemplate(ctx context.Context, id string, a access, o deviceOptions) bool {
 	p, err := s.o.Pools.Pool(o.pool)
-	if err != nil || a.block || !p.Templates() || s.o.Formats.Interrupted(id) {
+	if err != nil || a.block || !mount.HasTemplate(a.fsType) || !p.Templates() || s.o.Formats.Interrupted(id) {
 		return false
 	}
 	size, err := p.Size(id)

@@ -15,7 +15,7 @@ import (
 // Point is what a path looks like from the process's mount namespace.
 type Point struct {
 	Mounted bool   // the path itself is the root of a mount, a bind mount of a file included
-	Device  uint64 // the device number of the file system that the path is on
+	Device  uint64 // the device number of the file system that the path is on; of a mounted Btrfs, its block device's
 	Inode   uint64
 	Mode    uint32 // S_IFMT and permissions
 	Rdev    uint64 // of a device node: what it stands for
@@ -48,6 +48,20 @@ func At(path string) (Point, error) {
 		return p, fmt.Errorf("statx %s: the kernel does not report mount roots (it needs Linux 5.8): %w", path, errors.ErrUnsupported)
 	}
 	p.Mounted = st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+	// File systems that are not on one block device have numbers of major 0.
+	if !p.Mounted || !p.IsDir() || st.Dev_major != 0 {
+		return p, nil
+	}
+	if btrfs, err := isBtrfs(path); err != nil || !btrfs {
+		return p, err
+	}
+	device, err := btrfsDevice(path)
+	switch {
+	case err == nil:
+		p.Device = device
+	case !errors.Is(err, fs.ErrNotExist): // else the device is gone, and its number stands for none
+		return p, err
+	}
 	return p, nil
 }
 
