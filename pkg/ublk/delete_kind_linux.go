@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 const (
 	deleteSamples    = 11
+	deleteSamplesMax = 33 // of a machine so busy that 11 say nothing
 	deleteMinSamples = 3
 	// shortDelete is a deletion too quick to hold anybody up: less than any
 	// grace period takes.
@@ -30,6 +32,9 @@ type deleteSample struct {
 	// unseen is by how much rest may be too short: the time between the last look
 	// at /sys that found the device and the first that did not.
 	unseen time.Duration
+	// busy is for how much of unseen this process was computing on another thread: the
+	// deletion itself, on a machine with one CPU. It can't have waited then.
+	busy time.Duration
 	// alone is how long the same command took with nothing else going on: what
 	// the machine needs for it, loaded as it is.
 	alone time.Duration
@@ -50,7 +55,7 @@ func (c *Control) ProbeDeleteKind(ctx context.Context) (DeleteKind, error) {
 		_ = c.Delete(context.WithoutCancel(ctx), other.ID)
 	}()
 	var samples []deleteSample
-	for range deleteSamples {
+	for n := 0; n < deleteSamples || n < deleteSamplesMax && !conclusive(samples); n++ {
 		s, ok, err := c.sampleDelete(ctx, o, other.ID)
 		if err != nil {
 			return DeleteUnknown, err
@@ -85,14 +90,17 @@ func (c *Control) sampleDelete(ctx context.Context, o DeviceOptions, other uint3
 		deleted <- end{at, err}
 	}()
 	name := fmt.Sprintf("/sys/class/ublk-char/ublkc%d", victim.ID)
+	// The CPU time of other threads is told from this one's.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	var e end
-	looked := begin
+	looked, computed := begin, othersCPUTime()
 	for over := false; !over; {
-		now := time.Now()
+		now, cpu := time.Now(), othersCPUTime()
 		if unix.Access(name, unix.F_OK) != nil {
 			break
 		}
-		looked = now
+		looked, computed = now, cpu
 		select {
 		case e = <-deleted:
 			over = true
@@ -100,7 +108,7 @@ func (c *Control) sampleDelete(ctx context.Context, o DeviceOptions, other uint3
 		}
 	}
 	begin = time.Now()
-	s.unseen = begin.Sub(looked)
+	s.unseen, s.busy = begin.Sub(looked), othersCPUTime()-computed
 	at, err = c.addTwice(ctx, o, other)
 	if e.at.IsZero() && e.err == nil {
 		e = <-deleted
@@ -110,6 +118,16 @@ func (c *Control) sampleDelete(ctx context.Context, o DeviceOptions, other uint3
 	}
 	s.rest, s.blocked = e.at.Sub(begin), at.Sub(begin)
 	return s, err == nil, err
+}
+
+// othersCPUTime is for how long the other threads of this process, those of io_uring
+// included, have been computing (clock_gettime(2)).
+func othersCPUTime() time.Duration {
+	var process, thread unix.Timespec
+	// Neither clock can be missing.
+	_ = unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &process)
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &thread)
+	return time.Duration(process.Nano() - thread.Nano())
 }
 
 // addTwice adds a device that is there: that takes the global mutex, fails, and
@@ -131,15 +149,9 @@ func (c *Control) addTwice(ctx context.Context, o DeviceOptions, id uint32) (tim
 func classifyDelete(samples []deleteSample) DeleteKind {
 	long := longSamples(samples)
 	if len(long) < deleteMinSamples {
-		// Short deletions, or a prober that came too late to see how long they
-		// were: only those count that it can't have missed.
-		short := 0
-		for _, s := range samples {
-			if s.rest+s.unseen < 2*shortDelete {
-				short++
-			}
-		}
-		if short >= deleteMinSamples && 2*short > len(samples) {
+		// Hardly any deletion was seen to wait: a few that can't have done so unseen
+		// are proof then.
+		if shortSamples(samples) >= deleteMinSamples {
 			return DeleteNoWait
 		}
 		return DeleteLocked
@@ -158,6 +170,22 @@ func classifyDelete(samples []deleteSample) DeleteKind {
 		return DeleteUnlocked
 	}
 	return DeleteLocked
+}
+
+// conclusive says whether the samples show anything.
+func conclusive(samples []deleteSample) bool {
+	return len(longSamples(samples)) >= deleteMinSamples || shortSamples(samples) >= deleteMinSamples
+}
+
+// shortSamples counts the deletions that can't have waited without being seen: neither
+// that, nor that the prober came too late.
+func shortSamples(samples []deleteSample) (n int) {
+	for _, s := range samples {
+		if s.rest+s.unseen-s.busy < 2*shortDelete {
+			n++
+		}
+	}
+	return n
 }
 
 // longSamples leaves out those in which the probing thread was held up, so that

@@ -20,15 +20,21 @@ func TestClassifyDelete(t *testing.T) {
 		want    DeleteKind
 	}{
 		"a machine too slow to tell claims nothing": {
-			[]deleteSample{{7e6, 2e6, 0, 5e6}, {7e6, 2e6, 0, 5e6}, {7e6, 2e6, 0, 5e6}, {7e6, 2e6, 0, 5e6}}, DeleteLocked,
+			[]deleteSample{{rest: 7e6, blocked: 2e6, unseen: 0, alone: 5e6}, {rest: 7e6, blocked: 2e6, unseen: 0, alone: 5e6}, {rest: 7e6, blocked: 2e6, unseen: 0, alone: 5e6}, {rest: 7e6, blocked: 2e6, unseen: 0, alone: 5e6}}, DeleteLocked,
 		},
 		"nothing measured":       {nil, DeleteLocked},
 		"deletions over at once": {ms(.1, .1, .2, .1, .1, .3, .05, .1, .1, .1), DeleteNoWait},
 		"deletions of which only the end was seen": {
-			[]deleteSample{{1e5, 1e5, 9e6, 1e5}, {1e5, 1e5, 9e6, 1e5}, {2e5, 1e5, 8e6, 1e5}, {1e5, 1e5, 1e5, 1e5}, {-1e5, 1e5, 9e6, 1e5}}, DeleteLocked,
+			[]deleteSample{{rest: 1e5, blocked: 1e5, unseen: 9e6, alone: 1e5}, {rest: 1e5, blocked: 1e5, unseen: 9e6, alone: 1e5}, {rest: 2e5, blocked: 1e5, unseen: 8e6, alone: 1e5}, {rest: 1e5, blocked: 1e5, unseen: 1e5, alone: 1e5}, {rest: -1e5, blocked: 1e5, unseen: 9e6, alone: 1e5}}, DeleteLocked,
 		},
 		"deletions over before they were looked at": {
-			[]deleteSample{{-1e5, 1e5, 2e5, 1e5}, {-2e5, 1e5, 3e5, 1e5}, {1e5, 1e5, 2e5, 1e5}, {1e5, 1e5, 9e6, 1e5}}, DeleteNoWait,
+			[]deleteSample{{rest: -1e5, blocked: 1e5, unseen: 2e5, alone: 1e5}, {rest: -2e5, blocked: 1e5, unseen: 3e5, alone: 1e5}, {rest: 1e5, blocked: 1e5, unseen: 2e5, alone: 1e5}, {rest: 1e5, blocked: 1e5, unseen: 9e6, alone: 1e5}}, DeleteNoWait,
+		},
+		"deletions that computed all the time they were not looked at": {
+			[]deleteSample{{rest: -5e5, unseen: 3e6, busy: 25e5}, {rest: -5e5, unseen: 5e6, busy: 48e5}, {rest: -4e5, unseen: 2e6, busy: 1e6}, {rest: 15e5, unseen: 9e6, busy: 1e6}}, DeleteNoWait,
+		},
+		"others that computed while a deletion was not looked at": {
+			[]deleteSample{{rest: -16e6, unseen: 20e6, busy: 1e6}, {rest: -8e6, unseen: 20e6, busy: 1e6}, {rest: -5e5, unseen: 3e6, busy: 25e5}}, DeleteLocked,
 		},
 		"the other command waits each time":          {ms(7, 6.9, 8, 8.1, 7, 7, 6, 5.8, 9, 9.3), DeleteLocked},
 		"the other command never waits":              {ms(7, .7, 8, .9, 7, 1, 6, .5, 9, .8), DeleteUnlocked},
