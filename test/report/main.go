@@ -2,12 +2,14 @@
 //
 //	report run [-o directory] TIER -- COMMAND...
 //	report sum [-o directory] [TIER...]
+//	report conformance JUNIT.xml...
 //
 // run executes a command that prints `go test -json`, shows it for people, and
 // writes the tier's result to DIRECTORY/TIER.json; it exits as the tier did. sum
 // prints a table of the named tiers (else of all that ran) with what failed, and
 // as the last line "N passed, N failed, N skipped"; it exits 1 if something failed,
-// a tier ran nothing, or a named tier has no result.
+// a tier ran nothing, or a named tier has no result. conformance prints, in Markdown,
+// what became of Kubernetes' storage tests.
 package main
 
 import (
@@ -34,7 +36,7 @@ func main() {
 
 func command(args []string) (ok bool, err error) {
 	if len(args) == 0 {
-		return false, fmt.Errorf("name a command: run or sum")
+		return false, fmt.Errorf("name a command: run, sum or conformance")
 	}
 	flags := flag.NewFlagSet("report", flag.ContinueOnError)
 	dir := flags.String("o", "out/test", "directory of the results")
@@ -58,6 +60,8 @@ func command(args []string) (ok bool, err error) {
 			rest = ran(*dir)
 		}
 		return sum(os.Stdout, *dir, rest), nil
+	case args[0] == "conformance" && len(rest) > 0:
+		return conformance(os.Stdout, rest)
 	}
 	return false, fmt.Errorf("unknown command line %q; see the package's documentation", args)
 }

@@ -51,8 +51,22 @@ func Cluster(ctx context.Context, h *host.Host, kubernetes kube.Built, dir strin
 	return append(images, more...), err
 }
 
-// busyboxes makes the images that are nothing but a busybox, which comes out of the driver's base.
+// busyboxes makes the images that are nothing but a busybox.
 func busyboxes(ctx context.Context, h *host.Host, dir string) ([]Image, error) {
+	l, err := busyboxLayer(ctx, h, dir)
+	if err != nil {
+		return nil, err
+	}
+	pause, err := assemble(v1.Config{Entrypoint: []string{"/bin/busybox", "sleep", "2147483647"}}, []string{Pause}, l)
+	if err != nil {
+		return nil, err
+	}
+	shell, err := assemble(v1.Config{Cmd: []string{"sh"}}, []string{Busybox, "docker.io/library/busybox:stable"}, l)
+	return []Image{pause, shell}, err
+}
+
+// busyboxLayer has a busybox, which comes out of the driver's base, under the names of all its applets.
+func busyboxLayer(ctx context.Context, h *host.Host, dir string) (v1.Layer, error) {
 	from, err := base(ctx, h)
 	if err != nil {
 		return nil, err
@@ -76,16 +90,7 @@ func busyboxes(ctx context.Context, h *host.Host, dir string) ([]Image, error) {
 			files = append(files, file{path: "/bin/" + a, link: "busybox"})
 		}
 	}
-	l, err := makeLayer(filepath.Join(dir, "busybox.tar"), files)
-	if err != nil {
-		return nil, err
-	}
-	pause, err := assemble(v1.Config{Entrypoint: []string{"/bin/busybox", "sleep", "2147483647"}}, []string{Pause}, l)
-	if err != nil {
-		return nil, err
-	}
-	shell, err := assemble(v1.Config{Cmd: []string{"sh"}}, []string{Busybox, "docker.io/library/busybox:stable"}, l)
-	return []Image{pause, shell}, err
+	return makeLayer(filepath.Join(dir, "busybox.tar"), files)
 }
 
 // extract copies one program out of a tar.

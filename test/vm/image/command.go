@@ -66,8 +66,34 @@ It needs root (mmdebstrap unpacks the packages), apt sources of Debian and Go.`,
 			return nil
 		},
 	}
+	cmd.AddCommand(newSuiteCommand(open))
 	cmd.Flags().StringVar(&out, "output", "", "archive to write (default out/csi-ublk-image.tar in the repository)")
 	cmd.Flags().StringVar(&o.Tag, "tag", "", "tag of the image (default the chart's appVersion)")
 	cmd.Flags().BoolVar(&o.Race, "race", false, "build the driver with the race detector")
 	return cmd
+}
+
+// newSuiteCommand returns "image suite".
+func newSuiteCommand(open func() (*host.Host, error)) *cobra.Command {
+	return &cobra.Command{
+		Use:   "suite AGNHOST ARCHIVE",
+		Short: "Write the images that Kubernetes' storage tests run; AGNHOST is the program of that name",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			h, err := open()
+			if err != nil {
+				return err
+			}
+			dir, err := os.MkdirTemp("", "csi-ublk-image")
+			if err != nil {
+				return err
+			}
+			defer os.RemoveAll(dir)
+			images, err := External(cmd.Context(), h, args[0], dir)
+			if err != nil {
+				return err
+			}
+			return Write(args[1], images...)
+		},
+	}
 }
