@@ -101,7 +101,7 @@ test-sanity: report vm ## The community's csi-sanity against the real driver on 
 test-cluster: report vm ## Tests in a Kubernetes cluster of guests
 	$(call run,cluster,test/e2e/run)
 
-FOCUS ?= .
+FOCUS ?=
 .PHONY: test-external conformance
 test-external: report vm ## Kubernetes' own storage tests in a cluster of guests [FOCUS=regexp]
 	test/external/run '$(FOCUS)'
