@@ -53,6 +53,8 @@ type AttachOptions struct {
 	// QueueDepth is the number of requests in flight a queue; 0 means 64.
 	QueueDepth uint32
 	ReadOnly   bool
+	// Limits also replace those of a volume that is attached already.
+	Limits Limits
 }
 
 // State is where a device is in its life.
@@ -81,6 +83,8 @@ type Device struct {
 	IOErrors uint64
 	// DataLost is set when a flush has failed.
 	DataLost bool
+	Limits       Limits
+	Throttled    time.Duration // for how long requests have waited because of limits, in sum
 }
 
 // Info is what a server says of its kernel and itself.
@@ -102,6 +106,7 @@ type Info struct {
 func (c *Client) Attach(ctx context.Context, volumeID string, o AttachOptions) (Device, error) {
 	r, err := c.devices.Attach(ctx, &serverv1.AttachRequest{
 		VolumeId: volumeID, Path: o.Path, Queues: o.Queues, QueueDepth: o.QueueDepth, ReadOnly: o.ReadOnly,
+		Limits: o.Limits.message(),
 	})
 	if err != nil {
 		return Device{}, err
@@ -166,5 +171,6 @@ func device(d *serverv1.Device) Device {
 		VolumeID: d.GetVolumeId(), DeviceID: d.GetDeviceId(), Path: d.GetPath(), Major: d.GetMajor(), Minor: d.GetMinor(),
 		SizeBytes: d.GetSizeBytes(), State: State(d.GetState().String()), BackingPath: d.GetBackingPath(), Message: d.GetMessage(),
 		IOErrors: d.GetIoErrors(), DataLost: d.GetDataLost(),
+		Limits: limits(d.GetLimits()), Throttled: time.Duration(d.GetThrottledNs()),
 	}
 }
