@@ -25,7 +25,10 @@ type Counters struct {
 	// that outlives its process carries this over: Serve fails the target of
 	// the next one too.
 	Failed atomic.Uint64
-	_      [10]uint64
+	// ThrottledNanos is for how long requests have waited because of limits. It is part
+	// of ReadNanos and WriteNanos.
+	ThrottledNanos atomic.Uint64
+	_              [9]uint64
 }
 
 // CountersBytes is the size of a Counters.

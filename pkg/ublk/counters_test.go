@@ -17,6 +17,7 @@ func TestCountersStayWhereTheyAre(t *testing.T) {
 		"FUAWrites":   {unsafe.Offsetof(c.FUAWrites), 152},
 		"BufferWaits": {unsafe.Offsetof(c.BufferWaits), 160},
 		"Failed":      {unsafe.Offsetof(c.Failed), 168},
+		"Throttled":   {unsafe.Offsetof(c.ThrottledNanos), 176},
 	} {
 		if f.got != f.want {
 			t.Errorf("%s at %d, want %d", name, f.got, f.want)

@@ -22,7 +22,12 @@ type Device struct {
 
 	mu     sync.Mutex
 	served []bool
+	queues []*ringQueue // of served
 	closed bool
+	hold   *hold  // nil while nothing is held
+	limits Limits // what limiter does
+
+	limiter atomic.Pointer[limiter] // nil without limits
 
 	// alive counts the tags that have been handed to the kernel and not been
 	// aborted.
@@ -83,7 +88,7 @@ func (d *Device) Serve(queue uint16, r *Ring, t Target, c *Counters) error {
 		c = new(Counters)
 	}
 	q := &ringQueue{
-		device: d, id: queue, desc: unsafe.Pointer(&d.desc[queue][0]),
+		device: d, ring: r, id: queue, desc: unsafe.Pointer(&d.desc[queue][0]),
 		tags: make([]tag, d.info.Depth), counters: c,
 	}
 	switch t := t.(type) {
@@ -97,6 +102,9 @@ func (d *Device) Serve(queue uint16, r *Ring, t Target, c *Counters) error {
 		q.backend = t.Backend
 	case nullTarget:
 	}
+	d.mu.Lock()
+	d.queues = append(d.queues, q)
+	d.mu.Unlock()
 	err := r.attach(q)
 	if errors.Is(err, errNotArmed) {
 		d.tagsGone(int64(len(q.tags)))

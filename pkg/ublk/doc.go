@@ -26,6 +26,13 @@
 // Data moves by UBLK_F_USER_COPY, which needs Linux 6.5 or newer; on newer
 // kernels more is possible (Features), and nothing is decided by a version.
 //
+// # Keeping requests back
+//
+// Device.Hold keeps new requests back until Device.Resume, and returns when the target
+// is still: no request that was answered is missing there then, and none is half done.
+// It ends by itself after a while. Device.SetLimits bounds rates (Limits) while the
+// device is served. Both act before a request begins; what waits has no buffer.
+//
 // # Taking a device down
 //
 // In this order:

@@ -16,6 +16,10 @@ var ErrWedged = errors.New("the kernel does not answer")
 // whose tags have not all been aborted, a ring that still serves a queue.
 var ErrBusy = errors.New("still in use")
 
+// ErrNotHeld reports that a device has gone on although it should have been held: nobody
+// held it, or for longer than was agreed.
+var ErrNotHeld = errors.New("not held")
+
 // An OpError says which operation failed, and on which device.
 //
 // Err is the kernel's errno (a syscall.Errno; it matches fs.ErrNotExist,

@@ -12,12 +12,20 @@ import (
 // ringQueue is one queue of one device, as its ring sees it.
 type ringQueue struct {
 	device   *Device
+	ring     *Ring
 	id       uint16
 	slot     uint32 // place in Ring.queues
 	desc     unsafe.Pointer
 	tags     []tag
 	alive    int // tags not aborted
+	inFlight int // requests that have passed the gate and are not answered
 	counters *Counters
+
+	// What keeps requests back before they begin (hold_linux.go, throttle_linux.go).
+	hold     *hold // nil while they may
+	kept     fifo  // that came during the hold
+	opened   int64 // Ring.now when the last hold ended
+	throttle throttle
 
 	// At most one of these is set; neither for the null target.
 	file    *FileTarget
@@ -27,7 +35,7 @@ type ringQueue struct {
 // A tag is the place of one request at a time.
 type tag struct {
 	queue *ringQueue
-	next  *tag // in Ring.waiting
+	next  *tag // in the line in which it waits
 	index uint16
 	phase phase
 	op    uint8
@@ -50,6 +58,8 @@ type phase uint8
 const (
 	// atKernel: the driver has the tag, and will complete it with a request.
 	atKernel phase = iota
+	// waiting: a request is kept back by a hold or by limits.
+	waiting
 	// inLine: a request waits for a buffer.
 	inLine
 	// inChain: the whole request is one chain, file and device and commit.

@@ -15,6 +15,12 @@ func (q *ringQueue) receive(r *Ring, t *tag) {
 	t.op, t.flags = uint8(d.OpFlags&sys.OpMask), d.OpFlags
 	t.off, t.length, t.done = d.Start*512, uint64(d.Sectors)*512, 0
 	t.begun, t.tries = r.now, 0
+	q.arrive(r, t)
+}
+
+// start finds a request that nothing keeps back a buffer.
+func (q *ringQueue) start(r *Ring, t *tag) {
+	q.inFlight++
 	if q.file != nil && t.op != sys.OpRead && q.file.fail.failed() {
 		q.commit(r, t, -int32(unix.EIO))
 		return
@@ -71,6 +77,7 @@ func (q *ringQueue) finish(r *Ring, t *tag, res int32) {
 		r.pool.put(t.buf)
 		t.buf = noBuffer
 	}
+	q.ended()
 	c, took := q.counters, uint64(r.now-t.begun)
 	switch t.op {
 	case sys.OpRead:

@@ -22,7 +22,7 @@ type Ring struct {
 	wake int // eventfd
 
 	mu      sync.Mutex
-	inbox   []*attachment
+	inbox   []func() // for the thread to run
 	closing bool
 	serving int // queues attached and not over
 	err     error
@@ -34,15 +34,12 @@ type Ring struct {
 	pool    bufferPool
 	waiting fifo
 	wakeBuf []byte
-	epoch   time.Time
-	now     int64 // nanoseconds since epoch, read once a batch
-	scratch uring.CQE
-}
-
-// An attachment is a queue on its way to the ring's thread.
-type attachment struct {
-	queue *ringQueue
-	reply chan error
+	now     int64 // what clock says, read once a batch
+	// throttled are the queues with requests that wait because of limits, linked
+	// through them; due is when the first of those may go on.
+	throttled *ringQueue
+	due       int64
+	scratch   uring.CQE
 }
 
 // batch bounds the completions handled before new entries are handed over, so
@@ -58,7 +55,7 @@ func NewRing(o RingOptions) (*Ring, error) {
 	o = o.withDefaults()
 	page := os.Getpagesize()
 	o.BufferBytes = (o.BufferBytes + page - 1) / page * page
-	r := &Ring{opt: o, ended: make(chan struct{}), epoch: time.Now()}
+	r := &Ring{opt: o, ended: make(chan struct{}), due: never}
 	var err error
 	if r.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
 		return nil, opError("eventfd", -1, err)
@@ -120,23 +117,32 @@ func (r *Ring) Err() error {
 
 // attach hands a queue to the thread and waits until it is armed.
 func (r *Ring) attach(q *ringQueue) error {
-	a := &attachment{queue: q, reply: make(chan error, 1)}
-	r.mu.Lock()
-	if r.closing || r.err != nil {
-		err := r.err
-		r.mu.Unlock()
-		return errors.Join(errNotArmed, err)
+	reply := make(chan error, 1)
+	if !r.post(1, func() { reply <- r.arm(q) }) {
+		return errors.Join(errNotArmed, r.Err())
 	}
-	r.serving++
-	r.inbox = append(r.inbox, a)
-	r.mu.Unlock()
-	kickEventfd(r.wake)
 	select {
-	case err := <-a.reply:
+	case err := <-reply:
 		return err
 	case <-r.ended:
 		return errors.Join(errNotArmed, r.Err())
 	}
+}
+
+// post has the thread run f, after what was posted before, and counts the queues that it
+// brings. A ring that is closed takes nothing, and says so; one that breaks down later may
+// never run it.
+func (r *Ring) post(queues int, f func()) bool {
+	r.mu.Lock()
+	if r.closing || r.err != nil {
+		r.mu.Unlock()
+		return false
+	}
+	r.serving += queues
+	r.inbox = append(r.inbox, f)
+	r.mu.Unlock()
+	kickEventfd(r.wake)
+	return true
 }
 
 // errNotArmed says that a queue never reached the ring's thread.
@@ -185,19 +191,20 @@ func (r *Ring) open() (err error) {
 func (r *Ring) run() error {
 	var e uring.CQE
 	for {
-		r.now = int64(time.Since(r.epoch))
+		r.now = clock()
 		for n := 0; n < batch && r.ring.Peek(&e); n++ {
 			if r.complete(&e) {
 				return nil
 			}
 		}
+		r.startThrottled()
 		r.startWaiting()
 		if n := r.ring.Dropped(); n != 0 {
 			return fmt.Errorf("the kernel dropped %d completions", n)
 		}
 		err := r.ring.Submit()
 		if err == nil && !r.ring.Ready() {
-			err = r.ring.Wait()
+			err = r.wait()
 		}
 		if err != nil {
 			return err
@@ -232,11 +239,16 @@ func (r *Ring) readInbox() (last bool) {
 	inbox, closing := r.inbox, r.closing
 	r.inbox = nil
 	r.mu.Unlock()
-	for _, a := range inbox {
-		a.reply <- r.arm(a.queue)
+	for _, f := range inbox {
+		f()
 	}
 	return closing && r.idle()
 }
+
+// clock is the time that all rings count in, in nanoseconds since some moment.
+func clock() int64 { return int64(time.Since(epoch)) }
+
+var epoch = time.Now()
 
 func (r *Ring) idle() bool {
 	for _, q := range r.queues {

@@ -60,6 +60,9 @@ type Device struct{}
 func OpenDevice(DeviceInfo) (*Device, error) { return nil, errStub }
 
 func (*Device) Serve(uint16, *Ring, Target, *Counters) error { return errStub }
+func (*Device) Hold(context.Context, time.Duration) error    { return errStub }
+func (*Device) Resume() error                                { return errStub }
+func (*Device) SetLimits(Limits)                             {}
 func (*Device) Done() <-chan struct{}                        { return nil }
 func (*Device) Info() DeviceInfo                             { return DeviceInfo{} }
 func (*Device) Err() error                                   { return errStub }

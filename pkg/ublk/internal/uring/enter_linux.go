@@ -12,6 +12,7 @@ import (
 
 const (
 	enterGetEvents = 1 << 0
+	enterExtArg    = 1 << 3
 
 	registerFiles          = 2
 	registerIOWQMaxWorkers = 19
@@ -81,6 +82,33 @@ func (r *Ring) Wait() error {
 	_, _, errno := unix.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), n, 1, enterGetEvents, 0, 0)
 	return r.retryable(errno)
 }
+
+// WaitFor is Wait that returns after so many nanoseconds at the latest.
+func (r *Ring) WaitFor(nanos int64) error {
+	n := r.publish()
+	if r.Ready() {
+		return r.Submit()
+	}
+	r.timeout = [2]int64{nanos / 1e9, nanos % 1e9}
+	r.waitArg = waitArg{timeout: uint64(uintptr(unsafe.Pointer(&r.timeout)))}
+	_, _, errno := unix.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), n, 1, enterGetEvents|enterExtArg,
+		uintptr(unsafe.Pointer(&r.waitArg)), unsafe.Sizeof(r.waitArg))
+	if errno == unix.ETIME {
+		return nil
+	}
+	return r.retryable(errno)
+}
+
+// waitArg is struct io_uring_getevents_arg.
+type waitArg struct {
+	_             structs.HostLayout
+	sigmask       uint64
+	sigmaskSize   uint32
+	minWaitMicros uint32
+	timeout       uint64 // address of a struct __kernel_timespec
+}
+
+var _ [24]byte = [unsafe.Sizeof(waitArg{})]byte{}
 
 // publish tells the kernel our tail, and returns how many entries it has yet to
 // take: after an interrupted call, also those of before.

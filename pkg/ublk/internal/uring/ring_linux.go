@@ -34,6 +34,10 @@ type Ring struct {
 
 	maps  [3][]byte
 	flags uint32
+
+	// Of WaitFor; here, since the kernel reads them and they must not move.
+	timeout [2]int64 // struct __kernel_timespec
+	waitArg waitArg
 }
 
 // Setup flags (IORING_SETUP_*), features, mmap offsets.

@@ -232,6 +232,46 @@ func TestOverflowedCompletionsArrive(t *testing.T) {
 	}
 }
 
+func TestAWaitEndsInTimeOrWithACompletion(t *testing.T) {
+	r := newRing(t, Config{Entries: 8, CompletionEntries: 16})
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	defer out.Close()
+	b := page(t)
+	s := r.Next()
+	s.Read(int(in.Fd()), unsafe.Pointer(&b[0]), 1, ^uint64(0))
+	s.UserData = 1
+	if n := testing.AllocsPerRun(3, func() {
+		begin := time.Now()
+		for time.Since(begin) < 30*time.Millisecond {
+			// The Go runtime's signals end it early.
+			if err := r.WaitFor(int64(30*time.Millisecond - time.Since(begin))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r.Ready() {
+			t.Fatal("a completion out of nothing")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a wait", n)
+	}
+	if _, err := out.Write(b[:1]); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	for !r.Ready() && time.Since(begin) < time.Minute {
+		if err := r.WaitFor(int64(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !r.Ready() {
+		t.Error("a completion did not end the wait")
+	}
+}
+
 func TestRingPathDoesNotAllocate(t *testing.T) {
 	r := newRing(t, Config{Entries: 8, CompletionEntries: 16})
 	f, err := os.CreateTemp(t.TempDir(), "")
