@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/csi-ublk/csi-ublk/pkg/ublk"
 )
@@ -20,7 +21,8 @@ type Attachment struct {
 	File     ublk.FileInfo
 	ReadOnly bool
 	// Slot of the shared counters.
-	Slot uint32
+	Slot   uint32
+	Limits ublk.Limits
 }
 
 // Attach opens a device and its file, and returns when every tag is armed: the
@@ -32,7 +34,28 @@ func (p *Process) Attach(ctx context.Context, a Attachment) error {
 		op: opAttach, device: d.ID, queues: d.Queues, depth: d.Depth, maxIOBytes: d.MaxIOBytes,
 		features: uint64(d.Features), slot: a.Slot, readOnly: a.ReadOnly,
 		fileDevice: a.FileDevice, fileInode: a.FileInode, file: a.File, path: a.Path,
+		limits: a.Limits,
 	})
+}
+
+// Hold keeps back the device's requests and returns when none is in flight. It waits
+// for that for so long (syscall.ETIMEDOUT), and holds so long at most, both in whole
+// milliseconds. After any error the caller must Resume: the device may be held.
+func (p *Process) Hold(ctx context.Context, device uint32, wait, atMost time.Duration) error {
+	return p.call(ctx, request{
+		op: opHold, device: device,
+		waitMillis: uint32(wait.Milliseconds()), holdMillis: uint32(atMost.Milliseconds()),
+	})
+}
+
+// Resume ends the hold. An error says that the device was not held any more.
+func (p *Process) Resume(ctx context.Context, device uint32) error {
+	return p.call(ctx, request{op: opResume, device: device})
+}
+
+// SetLimits replaces the device's limits, in force when it returns.
+func (p *Process) SetLimits(ctx context.Context, device uint32, l ublk.Limits) error {
+	return p.call(ctx, request{op: opLimit, device: device, limits: l})
 }
 
 // Drain waits until every tag of the device has been aborted, which Stop of the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/csi-ublk/csi-ublk/pkg/ublk"
 )
@@ -28,7 +29,7 @@ const (
 
 // protocolVersion changes with every change of the messages. Both ends are the
 // same binary; the check is for a binary that was replaced under a server.
-const protocolVersion = 1
+const protocolVersion = 2
 
 type op uint8
 
@@ -36,10 +37,13 @@ const (
 	opAttach op = 1 // open, FETCH every tag; answered when all are armed
 	opDrain  op = 2 // answered when every tag has ABORTed
 	opClose  op = 3 // unmap and close the char device and the file
+	opHold   op = 4 // keep new requests back; answered when none is in flight
+	opResume op = 5 // end the hold
+	opLimit  op = 6 // replace the limits
 )
 
-// A request asks for one operation on one device. Only opAttach uses the
-// fields from queues on.
+// A request asks for one operation on one device. The fields from queues on are
+// opAttach's, but for limits, which opLimit has too, and the times of opHold.
 type request struct {
 	seq        uint64
 	op         op
@@ -54,6 +58,9 @@ type request struct {
 	fileInode  uint64
 	file       ublk.FileInfo // what the server found out about the file
 	path       string
+	limits     ublk.Limits // Burst in whole milliseconds
+	// How long to wait for requests in flight, and when a hold ends by itself.
+	waitMillis, holdMillis uint32
 }
 
 // A result answers the request of the same seq. errno is 0 where the error has
@@ -118,7 +125,14 @@ func appendRequest(b []byte, r *request) []byte {
 	b = le.AppendUint64(b, r.seq)
 	b = append(b, byte(r.op))
 	b = le.AppendUint32(b, r.device)
-	if r.op != opAttach {
+	switch r.op {
+	case opHold:
+		b = le.AppendUint32(b, r.waitMillis)
+		return le.AppendUint32(b, r.holdMillis)
+	case opLimit:
+		return appendLimits(b, &r.limits)
+	case opAttach:
+	default:
 		return b
 	}
 	b = le.AppendUint16(b, r.queues)
@@ -132,7 +146,16 @@ func appendRequest(b []byte, r *request) []byte {
 	b = le.AppendUint64(b, uint64(r.file.SizeBytes))
 	b = le.AppendUint32(b, r.file.DirectOffsetBytes)
 	b = le.AppendUint32(b, r.file.DirectMemoryBytes)
-	return appendText(b, r.path)
+	b = appendText(b, r.path)
+	return appendLimits(b, &r.limits)
+}
+
+func appendLimits(b []byte, l *ublk.Limits) []byte {
+	le := binary.LittleEndian
+	for _, rate := range []uint64{l.IOPS, l.ReadIOPS, l.WriteIOPS, l.Bytes, l.ReadBytes, l.WriteBytes} {
+		b = le.AppendUint64(b, rate)
+	}
+	return le.AppendUint32(b, uint32(l.Burst.Milliseconds()))
 }
 
 // packBools makes the first value bit 0, and so on.
@@ -211,6 +234,14 @@ func (d *decoder) text() string {
 	return string(d.take(n))
 }
 
+func (d *decoder) limits() (l ublk.Limits) {
+	for _, rate := range []*uint64{&l.IOPS, &l.ReadIOPS, &l.WriteIOPS, &l.Bytes, &l.ReadBytes, &l.WriteBytes} {
+		*rate = d.u64()
+	}
+	l.Burst = time.Duration(d.u32()) * time.Millisecond
+	return l
+}
+
 func (d *decoder) bools(list ...*bool) {
 	b := d.u8()
 	for i, p := range list {
@@ -250,7 +281,11 @@ func decodeRequests(body []byte) ([]request, error) {
 		r := &list[i]
 		r.seq, r.op, r.device = d.u64(), op(d.u8()), d.u32()
 		switch r.op {
-		case opDrain, opClose:
+		case opDrain, opClose, opResume:
+		case opHold:
+			r.waitMillis, r.holdMillis = d.u32(), d.u32()
+		case opLimit:
+			r.limits = d.limits()
 		case opAttach:
 			r.queues, r.depth, r.maxIOBytes = d.u16(), d.u16(), d.u32()
 			r.features, r.slot = d.u64(), d.u32()
@@ -259,6 +294,7 @@ func decodeRequests(body []byte) ([]request, error) {
 			r.file.SizeBytes = int64(d.u64())
 			r.file.DirectOffsetBytes, r.file.DirectMemoryBytes = d.u32(), d.u32()
 			r.path = d.text()
+			r.limits = d.limits()
 		default:
 			return nil, fmt.Errorf("%w: operation %d", errFrame, r.op)
 		}

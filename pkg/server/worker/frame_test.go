@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -30,8 +31,12 @@ func TestRequestsSurviveTheWire(t *testing.T) {
 	want := []request{
 		{seq: 1, op: opAttach, device: 7, queues: 2, depth: 64, maxIOBytes: 1 << 19, features: 0x98, slot: 5,
 			readOnly: true, fileDevice: 0x801, fileInode: 1 << 40,
-			file: ublk.FileInfo{SizeBytes: 1 << 30, Direct: true, DirectOffsetBytes: 512, DirectMemoryBytes: 4, ZeroRange: true}, path: "/var/lib/csi-ublk/pools/p/volumes/v"},
+			file: ublk.FileInfo{SizeBytes: 1 << 30, Direct: true, DirectOffsetBytes: 512, DirectMemoryBytes: 4, ZeroRange: true}, path: "/var/lib/csi-ublk/pools/p/volumes/v",
+			limits: ublk.Limits{IOPS: 1, ReadIOPS: 2, WriteIOPS: 3, Bytes: 4, ReadBytes: 5, WriteBytes: 1 << 40, Burst: time.Second}},
 		{seq: 2, op: opDrain, device: 7},
+		{seq: 3, op: opHold, device: 7, waitMillis: 500, holdMillis: 3000},
+		{seq: 4, op: opResume, device: 7},
+		{seq: 5, op: opLimit, device: 7, limits: ublk.Limits{WriteBytes: 7}},
 		{seq: 1 << 60, op: opClose, device: 1<<32 - 1},
 	}
 	got, err := decodeRequests(body(t, frameOf(frameRequests, len(want), func(b []byte) []byte {
@@ -73,7 +78,7 @@ func TestMalformedFramesAreRefused(t *testing.T) {
 		"a length of nothing":           {0, 0, 0, 0},
 		"a length beyond the limit":     {0, 0, 0xff, 0xff, 2, 0, 0},
 		"an unknown kind":               frameOf(9, 0, func(b []byte) []byte { return b }),
-		"an unknown operation":          frameOf(frameRequests, 1, func(b []byte) []byte { return appendRequest(b, &request{op: 9}) }),
+		"an unknown operation":          frameOf(frameRequests, 1, func(b []byte) []byte { return appendRequest(b, &request{op: 99}) }),
 		"more messages announced":       endFrame(bytes.Clone(good), 2),
 		"bytes behind the last message": endFrame(append(bytes.Clone(good), 0), 1),
 		"a batch beyond the limit":      endFrame(bytes.Clone(good), maxBatch+1),
@@ -95,6 +100,10 @@ func FuzzDecodeRequests(f *testing.F) {
 		return appendRequest(b, &request{seq: 1, op: opAttach, device: 3, path: "/p"})
 	})[4:])
 	f.Add(frameOf(frameRequests, 1, func(b []byte) []byte { return appendRequest(b, &request{op: opDrain}) })[4:])
+	f.Add(frameOf(frameRequests, 1, func(b []byte) []byte { return appendRequest(b, &request{op: opHold, holdMillis: 9}) })[4:])
+	f.Add(frameOf(frameRequests, 1, func(b []byte) []byte {
+		return appendRequest(b, &request{op: opLimit, limits: ublk.Limits{IOPS: 5, Burst: time.Second}})
+	})[4:])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		list, err := decodeRequests(b)
 		if err != nil {

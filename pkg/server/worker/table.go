@@ -78,6 +78,11 @@ func (t *table) do(r *request) error {
 		return nil
 	case opClose:
 		return t.close(r.device)
+	case opHold, opResume, opLimit:
+		if s := t.get(r.device); s != nil {
+			return s.gate(r)
+		}
+		return fmt.Errorf("device %d is not served here: %w", r.device, unix.ENODEV)
 	}
 	return fmt.Errorf("operation %d: %w", r.op, errors.ErrUnsupported)
 }
@@ -111,6 +116,7 @@ func (t *table) attach(r *request) error {
 	t.mu.Lock()
 	t.devices[r.device] = s
 	t.mu.Unlock()
+	device.SetLimits(r.limits)
 	for q := range r.queues {
 		if err := device.Serve(q, t.rings[s.rings[q]], target, c); err != nil {
 			return fmt.Errorf("serve queue %d: %w", q, err)
