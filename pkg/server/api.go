@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -59,6 +60,33 @@ func (a *api) Info(context.Context, *serverv1.InfoRequest) (*serverv1.InfoRespon
 	return r, nil
 }
 
+func (a *api) Cut(ctx context.Context, r *serverv1.CutRequest) (*serverv1.CutResponse, error) {
+	copies, err := newCopies(r)
+	if err != nil {
+		return nil, withCode(err)
+	}
+	held, err := a.server.cut(ctx, copies)
+	if err != nil {
+		return nil, withCode(err)
+	}
+	return &serverv1.CutResponse{HeldNs: uint64(held)}, nil
+}
+
+func (a *api) Resize(ctx context.Context, r *serverv1.ResizeRequest) (*serverv1.ResizeResponse, error) {
+	size, err := a.server.resize(ctx, r.VolumeId)
+	if err != nil {
+		return nil, withCode(err)
+	}
+	return &serverv1.ResizeResponse{SizeBytes: size}, nil
+}
+
+func (a *api) SetLimits(ctx context.Context, r *serverv1.SetLimitsRequest) (*serverv1.SetLimitsResponse, error) {
+	if err := a.server.setLimits(ctx, r.VolumeId, limitsOf(r.Limits)); err != nil {
+		return nil, withCode(err)
+	}
+	return &serverv1.SetLimitsResponse{}, nil
+}
+
 // withCode maps an error to what the API promises for it. The order counts: an
 // operation that ran out of time while it waited for something is unavailable.
 func withCode(err error) error {
@@ -71,6 +99,12 @@ func withCode(err error) error {
 		{errFull, codes.ResourceExhausted},
 		{errInUse, codes.FailedPrecondition},
 		{errUnavailable, codes.Unavailable},
+		{errNoSharing, codes.FailedPrecondition},
+		{errShrunk, codes.FailedPrecondition},
+		{errNoResize, codes.Unimplemented},
+		{syscall.ENOSPC, codes.ResourceExhausted},
+		{syscall.EDQUOT, codes.ResourceExhausted},
+		{syscall.ETIMEDOUT, codes.DeadlineExceeded},
 		{fs.ErrNotExist, codes.NotFound},
 		{context.DeadlineExceeded, codes.DeadlineExceeded},
 		{context.Canceled, codes.Canceled},
@@ -85,9 +119,9 @@ func withCode(err error) error {
 // detached runs an operation to its end, whatever becomes of the call that
 // wanted it; the operation's own limit holds. A call that ends early gets its
 // context's error, and finds out by trying again.
-func (s *Server) detached(ctx context.Context, limit time.Duration, f func(context.Context) (*serverv1.Device, error)) (*serverv1.Device, error) {
+func detached[T any](ctx context.Context, s *Server, limit time.Duration, f func(context.Context) (T, error)) (result T, err error) {
 	type answer struct {
-		device *serverv1.Device
+		result T
 		err    error
 	}
 	done := make(chan answer, 1)
@@ -96,13 +130,13 @@ func (s *Server) detached(ctx context.Context, limit time.Duration, f func(conte
 		defer s.background.Done()
 		opCtx, cancel := context.WithTimeout(s.stopping, limit)
 		defer cancel()
-		d, err := f(opCtx)
-		done <- answer{d, err}
+		r, err := f(opCtx)
+		done <- answer{r, err}
 	}()
 	select {
 	case a := <-done:
-		return a.device, a.err
+		return a.result, a.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("the operation goes on: %w", context.Cause(ctx))
+		return result, fmt.Errorf("the operation goes on: %w", context.Cause(ctx))
 	}
 }

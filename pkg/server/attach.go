@@ -19,6 +19,9 @@ const (
 	opAttach  = "attach"
 	opDetach  = "detach"
 	opRecover = "recover"
+	opCut     = "cut"
+	opResize  = "resize"
+	opLimit   = "set limits"
 )
 
 // Limits of a volume's queues.
@@ -43,10 +46,11 @@ type attachSpec struct {
 	path          string
 	queues, depth uint16
 	readOnly      bool
+	limits        ublk.Limits
 }
 
 func newAttachSpec(r *serverv1.AttachRequest) (attachSpec, error) {
-	s := attachSpec{volume: r.VolumeId, path: r.Path, queues: uint16(r.Queues), depth: uint16(r.QueueDepth), readOnly: r.ReadOnly}
+	s := attachSpec{volume: r.VolumeId, path: r.Path, queues: uint16(r.Queues), depth: uint16(r.QueueDepth), readOnly: r.ReadOnly, limits: limitsOf(r.Limits)}
 	if s.queues == 0 {
 		s.queues = 1
 	}
@@ -80,15 +84,27 @@ func (s *Server) attached(spec attachSpec) (*serverv1.Device, error) {
 		return nil, fmt.Errorf("attach volume %s: it is attached with queues %d, depth %d, read-only %t: %w",
 			spec.volume, e.Queues, e.Depth, e.ReadOnly, errInvalid)
 	case v.state == serverv1.Device_LIVE:
-		return v.public(), nil
+		return s.table.public(v), nil
 	}
 	return nil, fmt.Errorf("attach volume %s: %s: %s: %w", spec.volume, v.state, v.message, errUnavailable)
+}
+
+// reattached is attached, with the limits of the request.
+func (s *Server) reattached(ctx context.Context, spec attachSpec) (*serverv1.Device, error) {
+	d, err := s.attached(spec)
+	if d == nil || limitsOf(d.Limits) == spec.limits {
+		return d, err
+	}
+	if err := s.setLimits(ctx, spec.volume, spec.limits); err != nil {
+		return nil, err
+	}
+	return s.attached(spec)
 }
 
 // attach serves the volume, or returns the device it has. The work goes on when
 // ctx ends; only the answer is then lost.
 func (s *Server) attach(ctx context.Context, spec attachSpec) (*serverv1.Device, error) {
-	if d, err := s.attached(spec); d != nil || err != nil {
+	if d, err := s.reattached(ctx, spec); d != nil || err != nil {
 		return d, err
 	}
 	if m := s.kernel.wedgedMessage(); m != "" {
@@ -100,9 +116,9 @@ func (s *Server) attach(ctx context.Context, spec attachSpec) (*serverv1.Device,
 	}
 	if v.state != serverv1.Device_ATTACHING { // another call was faster
 		s.end(v, opAttach)
-		return s.attached(spec)
+		return s.reattached(ctx, spec)
 	}
-	return s.detached(ctx, attachLimit, func(ctx context.Context) (*serverv1.Device, error) {
+	return detached(ctx, s, attachLimit, func(ctx context.Context) (*serverv1.Device, error) {
 		defer s.end(v, opAttach)
 		if err := s.makeDevice(ctx, v, spec); err != nil {
 			s.table.drop(v)
@@ -184,7 +200,7 @@ func (s *Server) bringUp(ctx context.Context, v *volume, b backing, gen *generat
 		return err
 	}
 	phase("set_params")
-	if err := gen.proc.Attach(ctx, attachment(v.info, b, e.ReadOnly, v.slot)); err != nil {
+	if err := gen.proc.Attach(ctx, attachment(v.info, b, &e, v.slot)); err != nil {
 		return fmt.Errorf("serve device %d: %w", id, err)
 	}
 	phase("worker_attach")
@@ -232,7 +248,7 @@ func (s *Server) newEntry(spec attachSpec, b backing, gen *generation, device ui
 		Volume: spec.volume, Generation: hex.EncodeToString(id),
 		Path: b.path, Inode: b.inode, Device: device,
 		Queues: spec.queues, Depth: spec.depth, ReadOnly: spec.readOnly, SizeBytes: b.info.SizeBytes,
-		Worker: gen.name,
+		Worker: gen.name, Limits: spec.limits,
 	}
 }
 
@@ -245,9 +261,10 @@ func (s *Server) wantFeatures() ublk.Features {
 // requiredFeatures must be offered by the kernel, or there is no server.
 const requiredFeatures = ublk.UserCopy | ublk.UserRecovery | ublk.UserRecoveryReissue
 
-func attachment(info ublk.DeviceInfo, b backing, readOnly bool, slot uint32) worker.Attachment {
+func attachment(info ublk.DeviceInfo, b backing, e *entry, slot uint32) worker.Attachment {
 	return worker.Attachment{
-		Device: info, Path: b.path, FileDevice: b.device, FileInode: b.inode, File: b.info, ReadOnly: readOnly, Slot: slot,
+		Device: info, Path: b.path, FileDevice: b.device, FileInode: b.inode, File: b.info,
+		ReadOnly: e.ReadOnly, Slot: slot, Limits: e.Limits,
 	}
 }
 

@@ -63,42 +63,52 @@ func (b *backings) probe(f *os.File, device uint64) (ublk.FileInfo, error) {
 	return info, nil
 }
 
-// open looks at a volume's file. The path must lead to a regular file
-// below the pools directory without passing any symbolic link, so that nobody
-// who can write to a pool has this root process open something else. The file is
-// closed again; the worker opens it anew and compares device and inode.
-func (bs *backings) open(poolsDir, path string, readOnly bool) (backing, error) {
+// openInPools opens a regular file below the pools directory. The path must lead there
+// without passing any symbolic link, so that nobody who can write to a pool has this root
+// process open something else.
+func openInPools(poolsDir, path string, flags int) (_ *os.File, st unix.Stat_t, err error) {
 	rel, err := filepath.Rel(poolsDir, path)
 	if err != nil || !filepath.IsAbs(path) || filepath.Clean(path) != path || rel == "." || strings.HasPrefix(rel, "..") {
-		return backing{}, fmt.Errorf("path %q is not inside %s: %w", path, poolsDir, errInvalid)
+		return nil, st, fmt.Errorf("path %q is not inside %s: %w", path, poolsDir, errInvalid)
 	}
 	dir, err := unix.Open(poolsDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return backing{}, &os.PathError{Op: "open", Path: poolsDir, Err: err}
+		return nil, st, &os.PathError{Op: "open", Path: poolsDir, Err: err}
 	}
 	defer unix.Close(dir)
-	// Read-write although it is only looked at: what fallocate can do here is
-	// asked of the descriptor, and a file that can't be written shows now.
-	mode := uint64(unix.O_RDWR)
-	if readOnly {
-		mode = unix.O_RDONLY
-	}
 	fd, err := unix.Openat2(dir, rel, &unix.OpenHow{
-		Flags:   mode | unix.O_DIRECT | unix.O_CLOEXEC | unix.O_NONBLOCK,
+		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NONBLOCK),
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
-		return backing{}, openError(path, err)
+		return nil, st, openError(path, err)
 	}
 	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return backing{}, &os.PathError{Op: "stat", Path: path, Err: err}
+		err = &os.PathError{Op: "stat", Path: path, Err: err}
+	} else if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = fmt.Errorf("path %q is not a regular file: %w", path, errInvalid)
+	} else {
+		return f, st, nil
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return backing{}, fmt.Errorf("path %q is not a regular file: %w", path, errInvalid)
+	f.Close()
+	return nil, st, err
+}
+
+// open looks at a volume's file, and closes it again: the worker opens it anew and
+// compares device and inode.
+func (bs *backings) open(poolsDir, path string, readOnly bool) (backing, error) {
+	// Read-write although it is only looked at: what fallocate can do here is
+	// asked of the descriptor, and a file that can't be written shows now.
+	mode := unix.O_RDWR
+	if readOnly {
+		mode = unix.O_RDONLY
 	}
+	f, st, err := openInPools(poolsDir, path, mode|unix.O_DIRECT)
+	if err != nil {
+		return backing{}, err
+	}
+	defer f.Close()
 	info, err := bs.probe(f, st.Dev)
 	if err != nil {
 		return backing{}, err

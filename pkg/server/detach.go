@@ -36,7 +36,7 @@ func (s *Server) detach(ctx context.Context, id string) error {
 	if v == nil || err != nil {
 		return err
 	}
-	_, err = s.detached(ctx, detachLimit, func(ctx context.Context) (*serverv1.Device, error) {
+	_, err = detached(ctx, s, detachLimit, func(ctx context.Context) (*serverv1.Device, error) {
 		defer s.end(v, opDetach)
 		if r != nil {
 			r.stop()

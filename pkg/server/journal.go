@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
 )
 
 // journalFormat changes when an old server could not read a new entry rightly.
@@ -37,7 +39,8 @@ type entry struct {
 	// Worker names the process that serves the device, and its fence.
 	Worker string `json:"worker,omitempty"`
 	// Failure says why the volume answers EIO to everything, if it does.
-	Failure string `json:"failure,omitempty"`
+	Failure string      `json:"failure,omitempty"`
+	Limits  ublk.Limits `json:"limits,omitzero"`
 }
 
 func (e *entry) validate() error {

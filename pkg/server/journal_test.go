@@ -7,8 +7,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk"
 )
 
 func testJournal(t *testing.T) *journal {
@@ -39,6 +42,7 @@ func load(t *testing.T, j *journal) ([]*entry, []*DamagedEntryError) {
 func TestWhatIsPutIsLoaded(t *testing.T) {
 	j := testJournal(t)
 	want := []*entry{testEntry("a"), testEntry("b")}
+	want[1].Limits = ublk.Limits{IOPS: 100, WriteBytes: 1 << 20, Burst: time.Second}
 	for _, e := range want {
 		if err := j.put(e); err != nil {
 			t.Fatal(err)

@@ -129,6 +129,10 @@ func (k *kernel) deleteAsync(id uint32) error {
 	return k.do("delete_async", func(ctx context.Context) error { return k.control.DeleteAsync(ctx, id) })
 }
 
+func (k *kernel) updateSize(id uint32, bytes int64) error {
+	return k.do("update_size", func(ctx context.Context) error { return k.control.UpdateSize(ctx, id, uint64(bytes)/512) })
+}
+
 func (k *kernel) startRecovery(id uint32) error {
 	return k.do("start_recovery", func(ctx context.Context) error { return k.control.StartRecovery(ctx, id) })
 }

@@ -19,6 +19,7 @@ type metrics struct {
 	calls          *prometheus.HistogramVec
 	recovery       prometheus.Histogram
 	fenceWait      prometheus.Histogram
+	cutHeld        prometheus.Histogram
 	fences         prometheus.Gauge
 	wedged         prometheus.Gauge
 	leftovers      prometheus.Gauge
@@ -50,6 +51,7 @@ func newMetrics() *metrics {
 		calls:          prometheus.NewHistogramVec(histogram("call_seconds", "Latency of the server's API calls."), []string{"method", "code"}),
 		recovery:       prometheus.NewHistogram(histogram("recovery_seconds", "From the loss of a worker until a volume is served again.")),
 		fenceWait:      prometheus.NewHistogram(histogram("fence_wait_seconds", "How long a dead worker's file I/O went on.")),
+		cutHeld:        prometheus.NewHistogram(histogram("cut_held_seconds", "How long requests of the volumes of one cut were held back.")),
 		fences:         gauge("fences", "Dead workers whose file I/O is not over; nothing is recovered meanwhile."),
 		wedged:         gauge("wedged", "1 if a control command was not answered in time: no volume is attached until one is."),
 		leftovers:      gauge("leftover_devices", "Devices of this server that belong to no volume and are being deleted."),
@@ -58,7 +60,7 @@ func newMetrics() *metrics {
 		damagedEntries: counter("damaged_journal_entries_total", "Journal entries that could not be used and were moved aside."),
 	}
 	m.setKind(ublk.DeleteUnknown)
-	m.registry.MustRegister(m.phase, m.commands, m.calls, m.recovery, m.fenceWait, m.fences, m.wedged, m.leftovers,
+	m.registry.MustRegister(m.phase, m.commands, m.calls, m.recovery, m.fenceWait, m.cutHeld, m.fences, m.wedged, m.leftovers,
 		m.workerRestarts, m.recoveryErrors, m.damagedEntries,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+	"github.com/csi-ublk/csi-ublk/pkg/server/worker"
 )
 
 func TestTheOwnerIsMadeOnceAndDamageIsNoNewOwner(t *testing.T) {
@@ -57,8 +58,18 @@ func TestTurnsAreGrantedInTheOrderTheyWereTaken(t *testing.T) {
 	}
 }
 
+func testCounters(t *testing.T) *worker.Counters {
+	t.Helper()
+	c, err := worker.NewCounters(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
 func TestAVolumeHasOneOperationAndItIsNamed(t *testing.T) {
-	tab := newTable(4)
+	tab := newTable(4, testCounters(t))
 	if v, err := tab.begin("v", opDetach, false); v != nil || err != nil {
 		t.Fatalf("a volume that is not there: %v, %v", v, err)
 	}
@@ -76,7 +87,7 @@ func TestAVolumeHasOneOperationAndItIsNamed(t *testing.T) {
 }
 
 func TestAVolumeThatLostItsWorkerDuringAnOperationIsRecoveredAfterIt(t *testing.T) {
-	tab := newTable(4)
+	tab := newTable(4, testCounters(t))
 	v, err := tab.begin("v", opAttach, true)
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +112,7 @@ func TestAVolumeThatLostItsWorkerDuringAnOperationIsRecoveredAfterIt(t *testing.
 }
 
 func TestTheBusiestVolumesAreRecoveredFirst(t *testing.T) {
-	tab := newTable(4)
+	tab := newTable(4, testCounters(t))
 	for id, ops := range map[string]uint64{"idle": 0, "busy": 900, "calm": 5} {
 		v, err := tab.begin(id, opAttach, true)
 		if err != nil {

@@ -162,7 +162,7 @@ func (s *Server) arm(ctx context.Context, r *recovery) error {
 	if err := s.startKernelRecovery(ctx, id); err != nil {
 		return err
 	}
-	if err := gen.proc.Attach(ctx, attachment(v.info, b, v.entry.ReadOnly, v.slot)); err != nil {
+	if err := gen.proc.Attach(ctx, attachment(v.info, b, &v.entry, v.slot)); err != nil {
 		return fmt.Errorf("serve device %d: %w", id, err)
 	}
 	r.armed = gen

@@ -127,7 +127,7 @@ func open(o Options, dir string) (_ *Server, err error) {
 	s := &Server{
 		options: o, log: o.Logger, metrics: newMetrics(),
 		poolsDir: filepath.Join(o.StateDir, "pools"), fenceDir: filepath.Join(dir, "fence"),
-		table: newTable(int(o.MaxDevices)), users: newUsers("/proc"),
+		users:      newUsers("/proc"),
 		attaching:  semaphore.NewWeighted(attachesAtOnce),
 		deleting:   semaphore.NewWeighted(deletesAtOnce),
 		recovering: newTurns(recoveriesAtOnce),
@@ -152,6 +152,7 @@ func open(o Options, dir string) (_ *Server, err error) {
 	if s.counters, err = worker.NewCounters(int(o.MaxDevices)); err != nil {
 		return nil, errors.Join(err, control.Close())
 	}
+	s.table = newTable(int(o.MaxDevices), s.counters)
 	s.workers = newSupervisor(s.log, s.fenceDir, worker.ProcessOptions{
 		Command: o.WorkerCommand, Rings: o.Rings, Counters: s.counters,
 	}, s.metrics, func(*generation) { s.recoverLost() })

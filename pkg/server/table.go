@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+	"github.com/csi-ublk/csi-ublk/pkg/server/worker"
 	"github.com/csi-ublk/csi-ublk/pkg/ublk"
 )
 
@@ -45,10 +46,11 @@ type table struct {
 	releasing map[uint32]*release
 	leftovers int      // devices of former servers that are not releasing yet
 	slots     []uint32 // free slots of the counters
+	counters  *worker.Counters
 }
 
-func newTable(slots int) *table {
-	t := &table{volumes: make(map[string]*volume), releasing: make(map[uint32]*release)}
+func newTable(slots int, c *worker.Counters) *table {
+	t := &table{counters: c, volumes: make(map[string]*volume), releasing: make(map[uint32]*release)}
 	for i := slots - 1; i >= 0; i-- {
 		t.slots = append(t.slots, uint32(i))
 	}
@@ -208,7 +210,7 @@ func (t *table) get(id string) (*serverv1.Device, bool) {
 	if v == nil {
 		return nil, false
 	}
-	return v.public(), true
+	return t.public(v), true
 }
 
 // list returns all volumes, sorted by id.
@@ -216,7 +218,7 @@ func (t *table) list() []*serverv1.Device {
 	t.mu.Lock()
 	list := make([]*serverv1.Device, 0, len(t.volumes))
 	for _, v := range t.volumes {
-		list = append(list, v.public())
+		list = append(list, t.public(v))
 	}
 	t.mu.Unlock()
 	slices.SortFunc(list, func(a, b *serverv1.Device) int { return cmp.Compare(a.VolumeId, b.VolumeId) })
@@ -224,11 +226,14 @@ func (t *table) list() []*serverv1.Device {
 }
 
 // public is the API's form of a volume; the caller holds the mutex.
-func (v *volume) public() *serverv1.Device {
+func (t *table) public(v *volume) *serverv1.Device {
 	d := &serverv1.Device{
 		VolumeId: v.entry.Volume, State: v.state, Message: v.message,
-		BackingPath: v.entry.Path, SizeBytes: uint64(v.entry.SizeBytes),
+		BackingPath: v.entry.Path, SizeBytes: uint64(v.entry.SizeBytes), Limits: limitsMessage(v.entry.Limits),
 		IoErrors: v.errors, DataLost: v.entry.Failure != "",
+	}
+	if c, err := t.counters.At(v.slot); err == nil {
+		d.ThrottledNs = c.ThrottledNanos.Load()
 	}
 	if v.state != serverv1.Device_ATTACHING {
 		d.DeviceId, d.Path, d.Major, d.Minor = v.info.ID, v.info.BlockPath(), v.major, v.minor

@@ -18,6 +18,7 @@ var (
 	bytesDesc  = volumeDesc("volume_bytes_total", "Bytes of the requests served.", "operation")
 	errorsDesc = volumeDesc("volume_errors_total", "Requests that failed.", "operation")
 	timeDesc   = volumeDesc("volume_service_seconds_total", "Time that requests spent in the worker.", "operation")
+	waitDesc   = volumeDesc("volume_throttled_seconds_total", "Time that requests waited because of limits, part of the time in the worker.")
 	failedDesc = volumeDesc("volume_failed", "1 if the volume lost a flush and answers EIO until it is detached.")
 	stateDesc  = prometheus.NewDesc("csi_ublk_server_devices", "Attached volumes by state.", []string{"state"}, nil)
 	goneDesc   = prometheus.NewDesc("csi_ublk_server_releasing_devices", "Stopped devices that the kernel has not let go of.", nil, nil)
@@ -31,7 +32,7 @@ func volumeDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 func (c volumeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{opsDesc, bytesDesc, errorsDesc, timeDesc, failedDesc, stateDesc, goneDesc, kernelDesc, usedDesc, maxDesc} {
+	for _, d := range []*prometheus.Desc{opsDesc, bytesDesc, errorsDesc, timeDesc, waitDesc, failedDesc, stateDesc, goneDesc, kernelDesc, usedDesc, maxDesc} {
 		ch <- d
 	}
 }
@@ -70,6 +71,7 @@ func (c volumeCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, x := range samples {
 		if counters, err := s.counters.At(x.slot); err == nil {
 			collectVolume(ch, x.volume, counters)
+			ch <- prometheus.MustNewConstMetric(waitDesc, prometheus.CounterValue, float64(counters.ThrottledNanos.Load())/1e9, x.volume)
 			gauge(failedDesc, float64(counters.Failed.Load()), x.volume)
 		}
 	}
