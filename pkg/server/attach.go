@@ -200,12 +200,21 @@ func (s *Server) bringUp(ctx context.Context, v *volume, b backing, gen *generat
 		return err
 	}
 	phase("set_params")
-	if err := gen.proc.Attach(ctx, attachment(v.info, b, &e, v.slot)); err != nil {
+	a := attachment(v.info, b, &e, v.slot)
+	// Not before it has started: the kernel may look for partitions then, in a command
+	// that has a deadline.
+	a.Limits = ublk.Limits{}
+	if err := gen.proc.Attach(ctx, a); err != nil {
 		return fmt.Errorf("serve device %d: %w", id, err)
 	}
 	phase("worker_attach")
 	if err := s.kernel.start(id, gen.proc.Pid()); err != nil {
 		return err
+	}
+	if e.Limits != a.Limits {
+		if err := gen.proc.SetLimits(ctx, id, e.Limits); err != nil {
+			return fmt.Errorf("limit device %d: %w", id, err)
+		}
 	}
 	phase("start")
 	major, minor, err := diskNumber(id)

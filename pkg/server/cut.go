@@ -89,18 +89,14 @@ func (s *Server) cutTaken(ctx context.Context, list []*cutCopy) (held time.Durat
 		}
 	}
 	begin := time.Now()
-	err = eachCopy(list, func(c *cutCopy) error {
-		return heldError(c.volume.worker.proc.Hold(ctx, c.volume.info.ID, cutPatience, cutHeldMost))
-	})
+	err = eachCopy(list, func(c *cutCopy) error { return s.cutSteps.hold(ctx, c) })
 	if err == nil {
-		err = eachCopy(list, (*cutCopy).clone)
+		err = eachCopy(list, s.cutSteps.clone)
 	}
 	// After a hold that failed, too: it may have taken place all the same.
 	resumeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumeLimit)
 	defer cancel()
-	resumeErr := eachCopy(list, func(c *cutCopy) error {
-		return heldError(c.volume.worker.proc.Resume(resumeCtx, c.volume.info.ID))
-	})
+	resumeErr := eachCopy(list, func(c *cutCopy) error { return s.cutSteps.resume(resumeCtx, c) })
 	if err == nil {
 		err = resumeErr
 	}
@@ -119,6 +115,24 @@ func eachCopy(list []*cutCopy, f func(*cutCopy) error) error {
 		})
 	}
 	return g.Wait()
+}
+
+// cutSteps are what a cut does with each volume, the same with all before it goes on. Only
+// the test that shows what happens without one replaces it.
+type cutSteps struct {
+	hold   func(context.Context, *cutCopy) error
+	clone  func(*cutCopy) error
+	resume func(context.Context, *cutCopy) error
+}
+
+var realCut = cutSteps{
+	hold: func(ctx context.Context, c *cutCopy) error {
+		return heldError(c.volume.worker.proc.Hold(ctx, c.volume.info.ID, cutPatience, cutHeldMost))
+	},
+	clone: (*cutCopy).clone,
+	resume: func(ctx context.Context, c *cutCopy) error {
+		return heldError(c.volume.worker.proc.Resume(ctx, c.volume.info.ID))
+	},
 }
 
 // heldError says of a worker's error what it means: that the volume did not stand still.

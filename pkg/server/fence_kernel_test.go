@@ -111,17 +111,7 @@ func slowVolume(t *testing.T, fenced bool) (*Server, *slowDisk, *os.File) {
 	if err := unix.Mount(disk.path, pool, "xfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		// A dead worker's ring holds its file until the last I/O is over, and with
-		// no fence nobody has waited for that.
-		err := unix.EBUSY
-		for deadline := time.Now().Add(10 * time.Second); err == unix.EBUSY && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-			err, _ = unix.Unmount(pool, 0).(unix.Errno)
-		}
-		if err != 0 {
-			t.Errorf("unmount %s: %v", pool, err)
-		}
-	})
+	t.Cleanup(func() { unmountPool(t, pool) })
 	path := filepath.Join(pool, "v")
 	if err := os.WriteFile(path, make([]byte, volumeBytes), 0o600); err != nil {
 		t.Fatal(err)
@@ -143,6 +133,18 @@ func slowVolume(t *testing.T, fenced bool) (*Server, *slowDisk, *os.File) {
 		waitFor(t, "the device to go", func() bool { return s.table.releasingCount() == 0 })
 	})
 	return s, disk, user
+}
+
+func unmountPool(t *testing.T, pool string) {
+	// A dead worker's ring holds its file until the last I/O is over, and with
+	// no fence nobody has waited for that.
+	err := unix.EBUSY
+	for deadline := time.Now().Add(10 * time.Second); err == unix.EBUSY && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		err, _ = unix.Unmount(pool, 0).(unix.Errno)
+	}
+	if err != 0 {
+		t.Errorf("unmount %s: %v", pool, err)
+	}
 }
 
 func kill(t *testing.T, s *Server, volume string) {

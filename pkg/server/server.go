@@ -87,6 +87,7 @@ type Server struct {
 	// awaitFences is fenceSet.wait; only the test that shows what happens
 	// without it replaces it.
 	awaitFences func(context.Context) error
+	cutSteps    cutSteps
 
 	attaching  *semaphore.Weighted
 	deleting   *semaphore.Weighted
@@ -131,6 +132,7 @@ func open(o Options, dir string) (_ *Server, err error) {
 		attaching:  semaphore.NewWeighted(attachesAtOnce),
 		deleting:   semaphore.NewWeighted(deletesAtOnce),
 		recovering: newTurns(recoveriesAtOnce),
+		cutSteps:   realCut,
 	}
 	if s.bootID, err = readBootID(); err != nil {
 		return nil, err

@@ -1,0 +1,50 @@
+//go:build ublk && linux
+
+package server
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A request that the disk does not answer must not make all others wait for it longer than
+// was said.
+func TestACutDoesNotWaitForEverForWhatIsInFlight(t *testing.T) {
+	s, disk, user := slowVolume(t, true)
+	target := filepath.Join(s.poolsDir, "p", "copy")
+	if err := os.WriteFile(target, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first := block('A')
+	disk.keep(first[:512])
+	written := make(chan error, 1)
+	go func() { written <- write(user, first) }()
+	wait(t, "the write to reach the disk", disk.kept)
+	begin := time.Now()
+	if _, err := s.cut(t.Context(), []*cutCopy{{id: "v", target: target}}); !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("cut: %v, want that requests did not end", err)
+	}
+	if d := time.Since(begin); d > cutLimit {
+		t.Errorf("it took %v", d)
+	}
+	if st, err := os.Stat(target); err != nil || st.Size() != 0 {
+		t.Errorf("the target has %d bytes, %v", st.Size(), err)
+	}
+	b := block(0)
+	if _, err := user.ReadAt(b, 8<<20); err != nil { // with the write still under way
+		t.Error(err)
+	}
+	close(disk.release)
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+	if held, err := s.cut(t.Context(), []*cutCopy{{id: "v", target: target}}); err != nil {
+		t.Errorf("after it: %v", err)
+	} else {
+		t.Logf("held for %v", held)
+	}
+}
