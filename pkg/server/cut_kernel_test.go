@@ -52,3 +52,34 @@ func TestACutDoesNotWaitForEverForWhatIsInFlight(t *testing.T) {
 		t.Logf("held for %v", held)
 	}
 }
+
+// Requests must not wait for ever for a file system that does not get on with a clone; and
+// what it has cloned in the end is of no one moment.
+func TestACutWhoseClonesTakeTooLongIsNone(t *testing.T) {
+	released := make(chan struct{})
+	v := newCutVolumes(t, func(s *Server) {
+		s.cutSteps.clone = func(c *cutCopy) error {
+			<-released
+			return c.clone()
+		}
+	})
+	s := startSequence(t, v.disks[0], v.disks[1])
+	defer s.end()
+	waitFor(t, "the writer to start", func() bool { return s.n.Load() > 2 })
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := v.cut()
+		done <- err
+	}()
+	begin := time.Now()
+	time.Sleep(cutHeldMost / 2)
+	before := s.n.Load()
+	waitFor(t, "the writer to go on", func() bool { return s.n.Load() > before+1 })
+	if d := time.Since(begin); d < cutHeldMost || d > 2*cutHeldMost {
+		t.Errorf("the writer went on after %v", d)
+	}
+	close(released)
+	if err := <-done; !errors.Is(err, errUnavailable) {
+		t.Errorf("cut: %v, want none", err)
+	}
+}

@@ -82,9 +82,9 @@ type Device struct {
 	// IOErrors counts the requests that failed.
 	IOErrors uint64
 	// DataLost is set when a flush has failed.
-	DataLost bool
-	Limits       Limits
-	Throttled    time.Duration // for how long requests have waited because of limits, in sum
+	DataLost  bool
+	Limits    Limits
+	Throttled time.Duration // for how long requests have waited because of limits, in sum
 }
 
 // Info is what a server says of its kernel and itself.
