@@ -274,9 +274,13 @@ func TestAHeldDeviceCanBeQuiesced(t *testing.T) {
 	if err := s.dev.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := c.StartRecovery(ctxFor(t), s.ID); err != nil {
-		t.Fatal(err)
-	}
+	waitFor(t, "the recovery to start", func() bool {
+		err := c.StartRecovery(ctxFor(t), s.ID)
+		if err != nil && !errors.Is(err, unix.EBUSY) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	s.open(t, r, FromBackend(m))
 	if err := c.EndRecovery(ctxFor(t), s.ID, os.Getpid()); err != nil {
 		t.Fatal(err)
