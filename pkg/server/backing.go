@@ -84,11 +84,12 @@ func openInPools(poolsDir, path string, flags int) (_ *os.File, st unix.Stat_t, 
 		return nil, st, openError(path, err)
 	}
 	f := os.NewFile(uintptr(fd), path)
-	if err := unix.Fstat(fd, &st); err != nil {
-		err = &os.PathError{Op: "stat", Path: path, Err: err}
-	} else if st.Mode&unix.S_IFMT != unix.S_IFREG {
+	switch statErr := unix.Fstat(fd, &st); {
+	case statErr != nil:
+		err = &os.PathError{Op: "stat", Path: path, Err: statErr}
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		err = fmt.Errorf("path %q is not a regular file: %w", path, errInvalid)
-	} else {
+	default:
 		return f, st, nil
 	}
 	f.Close()

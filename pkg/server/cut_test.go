@@ -68,6 +68,15 @@ func TestATargetIsAnEmptyFileInThePool(t *testing.T) {
 	if err := os.Symlink(outside, at("elsewhere")); err != nil {
 		t.Fatal(err)
 	}
+	if err := syscall.Mkfifo(at("pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// A pipe that nobody reads can't be opened, and then is not what is refused.
+	reader, err := os.OpenFile(at("pipe"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
 	st, err := os.Stat(at("source"))
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +90,7 @@ func TestATargetIsAnEmptyFileInThePool(t *testing.T) {
 		t.Error(err)
 	}
 	for _, target := range []string{
-		at("full"), at("link"), at("elsewhere/empty"), filepath.Join(outside, "empty"), at("") + "/../p/empty", at(""), "empty", "",
+		at("full"), at("pipe"), at("link"), at("elsewhere/empty"), filepath.Join(outside, "empty"), at("") + "/../p/empty", at(""), "empty", "",
 	} {
 		if err := open(target); !errors.Is(err, errInvalid) {
 			t.Errorf("target %q: %v, want that it is invalid", target, err)
