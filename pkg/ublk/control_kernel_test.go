@@ -176,9 +176,9 @@ func TestStartWaitsForFetchesAndCanBeCalledBack(t *testing.T) {
 	if err := c.SetParams(ctxFor(t), info.ID, Params{Sectors: 2048}); err != nil {
 		t.Fatal(err)
 	}
+	begin := time.Now()
 	ctx, stop := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer stop()
-	begin := time.Now()
 	err := c.Start(ctx, info.ID, os.Getpid())
 	if took := time.Since(begin); took < 200*time.Millisecond || took > 900*time.Millisecond {
 		t.Errorf("START_DEV took %v", took)
