@@ -4,14 +4,14 @@
 // <state>/pools/<name>:
 //
 //	volumes/<id>    one sparse file a volume: reads zeros where never written
-//	snapshots/      for later
+//	snapshots/<id>  a volume as it was at one moment, by shared extents
 //	templates/      file systems that volumes are cloned from, one a kind and size
 //	trash/          files of deleted volumes until their space is given back
 //
 // A volume counts with its full size from its creation on, so nothing is promised
-// twice; a deleted one counts with what it had allocated until that is free. All
-// of it is kept in memory and read from the directory once, when the pool is
-// opened: no call lists a directory.
+// twice; a snapshot counts with what it had allocated at its cut, and what is
+// deleted with what it had until that is free. All of it is kept in memory and read
+// from the directory once, when the pool is opened: no call lists a directory.
 //
 // The package knows neither Kubernetes nor ublk. It leaves pools mounted when the
 // process ends, because their volumes stay in use.

@@ -22,9 +22,9 @@ type Pool struct {
 	// The directories stay open: their descriptors keep the file system from
 	// being unmounted, and no path is resolved anew, so nothing lands beside the
 	// pool if it ever is.
-	root, volumes, trash *os.File
+	root, volumes, snapshots, trash *os.File
 	// Their syncs, shared by all who need one at a time.
-	volumesSync, trashSync groupSync
+	volumesSync, snapshotsSync, trashSync groupSync
 
 	templates templates
 
@@ -35,7 +35,9 @@ type Pool struct {
 	sizes          map[string]int64 // volume id → full size, those being created included
 	promised       int64            // sum of sizes
 	ephemeral      map[string]Ephemeral
-	ephemeralBytes int64     // sum of their sizes
+	ephemeralBytes int64 // sum of their sizes
+	cuts           map[string]Snapshot
+	cutBytes       int64     // sum of what they have allocated
 	reclaiming     int64     // allocated bytes in the trash
 	doomed         []trashed // files in the trash that may be freed
 	foreign        int64     // bytes that others use on the file system of a path pool
@@ -81,6 +83,7 @@ func open(ctx context.Context, o Options) (*Pool, error) {
 		wake:      make(chan struct{}, 1),
 		sizes:     make(map[string]int64),
 		ephemeral: make(map[string]Ephemeral),
+		cuts:      make(map[string]Snapshot),
 	}
 	if err := p.load(); err != nil {
 		p.Close()
@@ -94,10 +97,7 @@ func (p *Pool) load() (err error) {
 	if p.root, err = os.Open(p.o.root()); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(p.o.root(), "snapshots"), 0o700); err != nil {
-		return fmt.Errorf("make layout: %w", err)
-	}
-	for name, dir := range map[string]**os.File{"volumes": &p.volumes, "trash": &p.trash} {
+	for name, dir := range map[string]**os.File{"volumes": &p.volumes, "snapshots": &p.snapshots, "trash": &p.trash} {
 		path := filepath.Join(p.o.root(), name)
 		if err := os.MkdirAll(path, 0o700); err != nil {
 			return fmt.Errorf("make layout: %w", err)
@@ -106,7 +106,7 @@ func (p *Pool) load() (err error) {
 			return err
 		}
 	}
-	p.volumesSync.sync, p.trashSync.sync = p.volumes.Sync, p.trash.Sync
+	p.volumesSync.sync, p.snapshotsSync.sync, p.trashSync.sync = p.volumes.Sync, p.snapshots.Sync, p.trash.Sync
 	if p.fsType, err = fsTypeOf(p.root); err != nil {
 		return err
 	}
@@ -140,6 +140,9 @@ func (p *Pool) index() error {
 	}
 	if err != nil {
 		return fmt.Errorf("read volumes: %w", err)
+	}
+	if err := p.loadSnapshots(); err != nil {
+		return err
 	}
 	err = eachFile(p.trash, func(name string, st unix.Stat_t) {
 		p.reclaiming += allocated(st)
@@ -201,7 +204,7 @@ func (p *Pool) Flush() error {
 // is given up.
 func (p *Pool) Close() error {
 	errs := []error{p.closeTemplates()}
-	for _, f := range []*os.File{p.volumes, p.trash, p.root} {
+	for _, f := range []*os.File{p.volumes, p.snapshots, p.trash, p.root} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}

@@ -21,13 +21,15 @@ type Usage struct {
 	// PromisedBytes is the sum of the full sizes of the volumes, of which
 	// EphemeralBytes are those of ephemeral ones.
 	PromisedBytes, EphemeralBytes int64
+	// SnapshotBytes is what snapshots had allocated when they were cut.
+	SnapshotBytes int64
 	// ReclaimingBytes is what deleted volumes still take.
 	ReclaimingBytes int64
 }
 
 // AvailableBytes is the size of the largest volume that the pool takes now.
 func (u Usage) AvailableBytes() int64 {
-	return max(0, u.CapacityBytes-u.PromisedBytes-u.ReclaimingBytes)
+	return max(0, u.CapacityBytes-u.PromisedBytes-u.SnapshotBytes-u.ReclaimingBytes)
 }
 
 // Usage returns the pool's space. It takes the same time with any number of
@@ -69,6 +71,7 @@ func (p *Pool) usageOf(fs space) Usage {
 		FreeBytes:       fs.free,
 		PromisedBytes:   p.promised,
 		EphemeralBytes:  p.ephemeralBytes,
+		SnapshotBytes:   p.cutBytes,
 		ReclaimingBytes: p.reclaiming,
 	}
 }
@@ -84,27 +87,35 @@ func (p *Pool) reserve(id string, sizeBytes int64) error {
 	return err
 }
 
-// reserveIn also forgets the templates without which the volume fits, and returns
-// their names. Whoever placed the volume may not have seen them yet.
 func (p *Pool) reserveIn(fs space, id string, sizeBytes int64) (gone []string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, taken := p.sizes[id]; taken {
 		return nil, fmt.Errorf("create volume %s in pool %s: another call creates it: %w", id, p.o.Name, unix.EALREADY)
 	}
+	if gone, err = p.makeRoom(fs, sizeBytes); err != nil {
+		return gone, err
+	}
+	p.sizes[id] = sizeBytes
+	p.promised += sizeBytes
+	return gone, nil
+}
+
+// makeRoom forgets the templates without which bytes more fit, and returns their
+// names. Whoever placed the volume may not have seen them yet. The error is a
+// *FullError. It needs p.mu.
+func (p *Pool) makeRoom(fs space, bytes int64) (gone []string, err error) {
 	u := p.usageOf(fs)
-	if sizeBytes <= u.AvailableBytes()+u.TemplateBytes {
-		for sizeBytes > u.AvailableBytes() && len(p.templates.kept) > 0 {
+	if bytes <= u.AvailableBytes()+u.TemplateBytes {
+		for bytes > u.AvailableBytes() && len(p.templates.kept) > 0 {
 			gone = append(gone, p.forgetOldest())
 			u = p.usageOf(fs)
 		}
 	}
-	if sizeBytes > u.AvailableBytes() {
-		return gone, &FullError{Pool: p.o.Name, WantedBytes: sizeBytes, AvailableBytes: u.AvailableBytes(),
-			CapacityBytes: u.CapacityBytes, PromisedBytes: u.PromisedBytes, ReclaimingBytes: u.ReclaimingBytes}
+	if bytes > u.AvailableBytes() {
+		return gone, &FullError{Pool: p.o.Name, WantedBytes: bytes, AvailableBytes: u.AvailableBytes(), CapacityBytes: u.CapacityBytes,
+			PromisedBytes: u.PromisedBytes, SnapshotBytes: u.SnapshotBytes, ReclaimingBytes: u.ReclaimingBytes}
 	}
-	p.sizes[id] = sizeBytes
-	p.promised += sizeBytes
 	return gone, nil
 }
 

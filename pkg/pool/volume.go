@@ -24,18 +24,19 @@ func (e *SizeError) Error() string {
 
 func (e *SizeError) Is(target error) bool { return target == fs.ErrExist }
 
-// FullError says that a volume's full size does not fit into what the pool may
-// still promise. It matches syscall.ENOSPC.
+// FullError says that a volume's full size, or what a snapshot has allocated, does
+// not fit into what the pool may still promise. It matches syscall.ENOSPC.
 type FullError struct {
 	Pool                         string
 	WantedBytes, AvailableBytes  int64
 	CapacityBytes, PromisedBytes int64
+	SnapshotBytes                int64
 	ReclaimingBytes              int64
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("pool %s is full: %d bytes wanted, %d available (capacity %d, promised to volumes %d, of deleted volumes and not yet free %d)",
-		e.Pool, e.WantedBytes, e.AvailableBytes, e.CapacityBytes, e.PromisedBytes, e.ReclaimingBytes)
+	return fmt.Sprintf("pool %s is full: %d bytes wanted, %d available (capacity %d, promised to volumes %d, in snapshots %d, deleted and not yet free %d)",
+		e.Pool, e.WantedBytes, e.AvailableBytes, e.CapacityBytes, e.PromisedBytes, e.SnapshotBytes, e.ReclaimingBytes)
 }
 
 func (e *FullError) Is(target error) bool { return target == unix.ENOSPC }
@@ -206,7 +207,7 @@ func (p *Pool) Delete(id string) error {
 	if err != nil {
 		return err
 	}
-	name, err := p.moveToTrash(id)
+	name, err := p.moveToTrash(p.volumes, id)
 	if err != nil {
 		return fmt.Errorf("delete volume %s in pool %s: %w", id, p.o.Name, err)
 	}
@@ -228,11 +229,11 @@ func (p *Pool) Delete(id string) error {
 	return err
 }
 
-func (p *Pool) moveToTrash(id string) (name string, err error) {
+func (p *Pool) moveToTrash(from *os.File, id string) (name string, err error) {
 	for n := 0; ; n++ {
 		// Ids come back: the trash may hold an earlier volume of this name.
 		name = fmt.Sprintf("%s.%d", id, n)
-		err := unix.Renameat2(int(p.volumes.Fd()), id, int(p.trash.Fd()), name, unix.RENAME_NOREPLACE)
+		err := unix.Renameat2(int(from.Fd()), id, int(p.trash.Fd()), name, unix.RENAME_NOREPLACE)
 		if !errors.Is(err, unix.EEXIST) {
 			return name, err
 		}
@@ -240,9 +241,16 @@ func (p *Pool) moveToTrash(id string) (name string, err error) {
 }
 
 func (p *Pool) syncDelete(id string) error {
+	if err := p.syncTrashed(&p.volumesSync); err != nil {
+		return fmt.Errorf("delete volume %s in pool %s: %w", id, p.o.Name, err)
+	}
+	return nil
+}
+
+func (p *Pool) syncTrashed(from *groupSync) error {
 	// The new name first: never neither.
-	if err := errors.Join(p.trashSync.Sync(), p.volumesSync.Sync()); err != nil {
-		return fmt.Errorf("delete volume %s in pool %s: sync directory: %w", id, p.o.Name, err)
+	if err := errors.Join(p.trashSync.Sync(), from.Sync()); err != nil {
+		return fmt.Errorf("sync directory: %w", err)
 	}
 	return nil
 }
