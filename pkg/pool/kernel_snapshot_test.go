@@ -204,3 +204,41 @@ func TestFullPoolTakesNoSnapshot(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 }
+
+// What the pool's own files share must neither look like space that others use, nor
+// hide what they do.
+func TestSharedExtentsCountOnce(t *testing.T) {
+	p := templatePool(t, nil)
+	foreign := func() int64 {
+		t.Helper()
+		if err := p.Measure(); err != nil {
+			t.Fatal(err)
+		}
+		return p.foreign
+	}
+	before := foreign()
+	if err := p.Create("v", 64*mib); err != nil {
+		t.Fatal(err)
+	}
+	write(t, p, "v", 'a', 32*mib)
+	cut(t, p, "s", "v")
+	if err := restore(t, p, "c", "s", 64*mib); err != nil {
+		t.Fatal(err)
+	}
+	write(t, p, "v", 'b', 4*mib)
+	if now := foreign(); now-before > mib || before-now > mib {
+		t.Errorf("%d bytes are others', %d before", now, before)
+	}
+	if err := p.Delete("v"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p.o.StateDir+"/foreign", make([]byte, 16*mib), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if now := foreign() - before; now < 15*mib || now > 17*mib {
+		t.Errorf("%d bytes more are others', want 16 MiB", now)
+	}
+}

@@ -233,15 +233,3 @@ func (p *Pool) unlinkTemplates(names ...string) {
 		p.changed()
 	}
 }
-
-// templateBytesBySize says how much of a volume of a size may be shared with a
-// template.
-func (p *Pool) templateBytesBySize() map[int64]int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	bytes := make(map[int64]int64)
-	for _, t := range p.templates.kept {
-		bytes[t.sizeBytes] = max(bytes[t.sizeBytes], t.allocated)
-	}
-	return bytes
-}

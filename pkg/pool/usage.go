@@ -152,20 +152,24 @@ func (p *Pool) measureForeign() error {
 	}
 	used := int64(st.Blocks-st.Bfree) * st.Frsize
 	var ours int64
-	shared := p.templateBytesBySize()
-	for _, dir := range []*os.File{p.volumes, p.trash, p.templates.dir} {
-		err := eachFile(dir, func(_ string, st unix.Stat_t) {
+	var shared sharing
+	for _, dir := range []*os.File{p.volumes, p.snapshots, p.trash, p.templates.dir} {
+		var names []string
+		err := eachFile(dir, func(name string, st unix.Stat_t) {
 			ours += allocated(st)
-			if dir != p.templates.dir {
-				// What a clone shares with its template is on the disk once.
-				ours -= min(allocated(st), shared[st.Size])
+			if p.reflink && st.Blocks > 0 {
+				names = append(names, name)
 			}
 		})
+		for _, name := range names {
+			err = errors.Join(err, shared.add(dir, name))
+		}
 		// A file that goes away while it is counted: next time.
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
+	ours -= shared.twiceBytes()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.foreign = max(0, used-ours)
