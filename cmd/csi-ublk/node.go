@@ -113,6 +113,10 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 	if err != nil {
 		return err
 	}
+	freezer, err := thawed(filepath.Join(filepath.Dir(o.serverSocket), "frozen"))
+	if err != nil {
+		return err
+	}
 	locks, watch := &driver.VolumeLocks{}, &node.VolumeWatch{}
 	service, err := node.New(node.Options{
 		NodeName: o.nodeName, Devices: devices, Pools: pools, Locks: locks, Formats: formats,
@@ -131,7 +135,7 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 		return err
 	}
 	kube.QPS, kube.Burst = o.qps, o.burst
-	cluster.o = clusterOptions{node: o.nodeName, kube: kube, pools: pools, devices: devices, locks: locks, problems: watch.Problems,
+	cluster.o = clusterOptions{node: o.nodeName, kube: kube, pools: pools, devices: devices, locks: locks, problems: watch.Problems, freezer: freezer,
 		onRemoved: func(id string) {
 			if err := formats.Forget(id); err != nil {
 				slog.Warn("mark of a mkfs stays", "volume", id, "error", err)

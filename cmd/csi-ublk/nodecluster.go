@@ -18,8 +18,11 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
 	"github.com/csi-ublk/csi-ublk/pkg/driver/health"
+	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
+	"github.com/csi-ublk/csi-ublk/pkg/reconciler/cut"
 	noderec "github.com/csi-ublk/csi-ublk/pkg/reconciler/node"
+	snapshotrec "github.com/csi-ublk/csi-ublk/pkg/reconciler/snapshot"
 	volumerec "github.com/csi-ublk/csi-ublk/pkg/reconciler/volume"
 	serverclient "github.com/csi-ublk/csi-ublk/pkg/server/client"
 )
@@ -39,8 +42,22 @@ type clusterOptions struct {
 	pools     *pool.Set
 	devices   *serverclient.Client
 	locks     *driver.VolumeLocks
+	freezer   *mount.Freezer
 	onRemoved func(volumeID string)
 	problems  func(volumeID string) []health.Problem
+}
+
+// thawed returns a Freezer that keeps its marks in dir, after it has thawed what an
+// earlier plugin froze and died: pods wait for that.
+func thawed(dir string) (*mount.Freezer, error) {
+	freezer, err := mount.NewFreezer(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := freezer.ThawAll(); err != nil {
+		slog.Error("thaw what an earlier plugin froze", "error", err)
+	}
+	return freezer, nil
 }
 
 // spaceChanged has the UblkNode brought up to date.
@@ -88,23 +105,29 @@ func (c *nodeCluster) manage(ctx context.Context) error {
 			DefaultTransform:            cache.TransformStripManagedFields(),
 			// A node sees its own objects only, whatever the cluster's size.
 			ByObject: map[client.Object]cache.ByObject{
-				&v1alpha1.UblkVolume{}: {Field: fields.OneTermEqualSelector("spec.node", c.o.node)},
-				&v1alpha1.UblkNode{}:   {Field: fields.OneTermEqualSelector("metadata.name", c.o.node)},
+				&v1alpha1.UblkVolume{}:   {Field: fields.OneTermEqualSelector("spec.node", c.o.node)},
+				&v1alpha1.UblkSnapshot{}: {Field: fields.OneTermEqualSelector("spec.node", c.o.node)},
+				&v1alpha1.UblkNode{}:     {Field: fields.OneTermEqualSelector("metadata.name", c.o.node)},
 			},
 		},
 	})
 	if err != nil {
 		return fmt.Errorf("make node manager: %w", err)
 	}
+	cutter := &cut.Cutter{Devices: c.o.devices, Freezer: c.o.freezer}
 	volumes := volumerec.New(volumerec.Options{
-		Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Devices: c.o.devices, Locks: c.o.locks, OnRemoved: c.o.onRemoved,
+		Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Devices: c.o.devices, Cutter: cutter, Locks: c.o.locks, OnRemoved: c.o.onRemoved,
 		Problems: c.o.problems,
 	})
+	snapshots := snapshotrec.New(snapshotrec.Options{Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Cutter: cutter, Locks: c.o.locks})
 	self := noderec.New(noderec.Options{
 		Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Server: c.o.devices, Version: buildVersion(),
 	})
 	if err := volumes.Setup(mgr); err != nil {
 		return fmt.Errorf("set up volume reconciler: %w", err)
+	}
+	if err := snapshots.Setup(mgr); err != nil {
+		return fmt.Errorf("set up snapshot reconciler: %w", err)
 	}
 	if err := self.Setup(mgr); err != nil {
 		return fmt.Errorf("set up node reconciler: %w", err)

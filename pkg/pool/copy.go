@@ -55,6 +55,15 @@ func (p *Pool) beginCopy(kind, id string, release func()) (*Copy, error) {
 // Path is where the device server finds the file, to clone into it.
 func (c *Copy) Path() string { return filepath.Join(c.p.snapshots.Name(), c.interim) }
 
+// SizeBytes is the size of the file, which is its source's once it is filled.
+func (c *Copy) SizeBytes() (int64, error) {
+	st, err := c.f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return st.Size(), nil
+}
+
 // FillFromVolume clones the file of a volume that nobody writes: the device server
 // does it for one that is attached.
 func (c *Copy) FillFromVolume(id string) error {

@@ -15,6 +15,15 @@ const SnapshotReady = "Ready"
 // to cut.
 const ReasonVolumeMissing = "VolumeMissing"
 
+// ReasonVolumeGrew is the reason of SnapshotReady being False when the volume was made
+// larger between the request and the cut: the snapshot must be asked for anew, since
+// spec.sizeBytes is what it may be restored to.
+const ReasonVolumeGrew = "VolumeGrew"
+
+// ReasonSourceMissing is the reason of a volume not being ready when there is no such
+// snapshot or volume to copy.
+const ReasonSourceMissing = "SourceMissing"
+
 // ReasonNoReflink is the reason of a snapshot, or of a volume with a source, not being
 // ready when the pool's file system can't share extents between files.
 const ReasonNoReflink = "NoReflink"

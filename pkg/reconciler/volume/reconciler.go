@@ -53,6 +53,7 @@ type Options struct {
 	Node    string
 	Pools   *pool.Set
 	Devices Devices
+	Cutter  Cutter
 	Locks   *driver.VolumeLocks // shared with the CSI node service
 	// OnRemoved, if not nil, is told of every volume whose file went to the trash.
 	OnRemoved func(volumeID string)
@@ -240,16 +241,19 @@ func (r *Reconciler) create(ctx context.Context, v *v1alpha1.UblkVolume) (again 
 	if err != nil {
 		return true, result, nil // gone since it was looked at
 	}
-	err = p.Create(v.Name, v.Spec.CapacityBytes)
-	if err == nil {
+	if v.Spec.Source == nil {
+		err = p.Create(v.Name, v.Spec.CapacityBytes)
+	} else {
+		err = r.copySource(ctx, p, v)
+	}
+	switch {
+	case err == nil:
 		return true, result, nil
+	case errors.Is(err, errBusy):
+		return false, reconcile.Result{RequeueAfter: busyAgain}, nil
 	}
-	s := step{notReady, reasonPoolFailed, err.Error()}
-	var full *pool.FullError
-	if errors.As(err, &full) {
-		s.reason = reasonPoolFull
-	}
-	return false, reconcile.Result{RequeueAfter: notReadyIn}, r.report(ctx, v, s)
+	s, result := notMade(v.Spec.Source, err)
+	return false, result, r.report(ctx, v, s)
 }
 
 func (r *Reconciler) remove(v *v1alpha1.UblkVolume) error {

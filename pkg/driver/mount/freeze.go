@@ -1,0 +1,174 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// Freezer holds mounted file systems still for a moment, clean on their devices.
+// One that it has frozen is never forgotten: a mark is written before, and ThawAll
+// of the next process thaws what is marked.
+type Freezer struct {
+	marks  string
+	bootID string
+}
+
+// NewFreezer returns a Freezer that keeps its marks in dir, best on a tmpfs; it is
+// made when needed.
+func NewFreezer(dir string) (*Freezer, error) {
+	id, err := BootID()
+	if err != nil {
+		return nil, err
+	}
+	return &Freezer{marks: dir, bootID: id}, nil
+}
+
+// ioctls of include/uapi/linux/fs.h.
+const (
+	fiFreeze = 0xc0045877
+	fiThaw   = 0xc0045878
+)
+
+// Freeze writes the file system of a device back and stops all that would change
+// it, until thaw is called, which must be soon: every writer blocks. thaw may be
+// called more than once. Where no file system of the device is mounted, or somebody
+// else has frozen it, there is nothing to do, and nothing to thaw. id names the
+// mark. ctx bounds the wait; a freeze that the kernel ends later is undone.
+func (f *Freezer) Freeze(ctx context.Context, id string, device uint64) (thaw func() error, err error) {
+	nothing := func() error { return nil }
+	dir, err := mountOf(device)
+	if dir == nil || err != nil {
+		return nothing, err
+	}
+	// What is written before the freeze is not waited for in it.
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return nil, errors.Join(fmt.Errorf("write %s back: %w", dir.Name(), err), dir.Close())
+	}
+	if err := f.mark(id, device); err != nil {
+		return nil, errors.Join(fmt.Errorf("note that %s is to be frozen: %w", dir.Name(), err), dir.Close())
+	}
+	thaw = func() error { return errors.Join(f.thaw(id, dir), dir.Close()) }
+	done := make(chan error, 1)
+	go func() { done <- frozen(dir, fiFreeze) }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		// It ends when the kernel is done, and undoes it.
+		go func() {
+			<-done
+			_ = thaw()
+		}()
+		return nil, fmt.Errorf("freeze %s: %w", dir.Name(), ctx.Err())
+	}
+	if errors.Is(err, unix.EBUSY) {
+		return nothing, errors.Join(f.unmark(id), dir.Close())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("freeze %s: %w", dir.Name(), err), thaw())
+	}
+	return once(thaw), nil
+}
+
+func once(f func() error) func() error {
+	called := false
+	return func() error {
+		if called {
+			return nil
+		}
+		called = true
+		return f()
+	}
+}
+
+// thaw thaws and then takes the mark away, in this order. What is not frozen is
+// thawed.
+func (f *Freezer) thaw(id string, dir *os.File) error {
+	if err := frozen(dir, fiThaw); err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("thaw %s: %w", dir.Name(), err)
+	}
+	return f.unmark(id)
+}
+
+// ThawAll thaws what an earlier process has left frozen. It is meant for the start,
+// before anything that needs the file systems.
+func (f *Freezer) ThawAll() error {
+	marks, err := os.ReadDir(f.marks)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, m := range marks {
+		if err := f.thawMarked(m.Name()); err != nil {
+			errs = append(errs, fmt.Errorf("file system of volume %s may be frozen: %w", m.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (f *Freezer) thawMarked(id string) error {
+	text, err := os.ReadFile(filepath.Join(f.marks, id))
+	if err != nil {
+		return err
+	}
+	var major, minor uint32
+	boot, device, _ := strings.Cut(string(text), " ")
+	if _, err := fmt.Sscanf(device, "%d:%d", &major, &minor); err != nil || boot != f.bootID {
+		return f.unmark(id) // cut short before the freeze, or nothing outlives a boot
+	}
+	dir, err := mountOf(unix.Mkdev(major, minor))
+	if err != nil {
+		return err
+	}
+	if dir == nil {
+		return f.unmark(id)
+	}
+	return errors.Join(f.thaw(id, dir), dir.Close())
+}
+
+func (f *Freezer) mark(id string, device uint64) error {
+	if err := os.MkdirAll(f.marks, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(f.marks, id), fmt.Appendf(nil, "%s %d:%d", f.bootID, unix.Major(device), unix.Minor(device)), 0o600)
+}
+
+func (f *Freezer) unmark(id string) error { return os.Remove(filepath.Join(f.marks, id)) }
+
+func frozen(dir *os.File, request uint) error { return unix.IoctlSetInt(int(dir.Fd()), request, 0) }
+
+// mountOf opens the root of a mount of a device's file system; nil if there is
+// none here.
+func mountOf(device uint64) (*os.File, error) {
+	mounts, err := mountinfo.GetMounts(func(i *mountinfo.Info) (skip, stop bool) {
+		return i.Major != int(unix.Major(device)) || i.Minor != int(unix.Minor(device)), false
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read mountinfo: %w", err)
+	}
+	for _, m := range mounts {
+		dir, err := os.Open(m.Mountpoint)
+		if err != nil {
+			continue // below another mount
+		}
+		var st unix.Stat_t
+		if unix.Fstat(int(dir.Fd()), &st) == nil && st.Dev == device {
+			return dir, nil
+		}
+		_ = dir.Close()
+	}
+	if len(mounts) > 0 {
+		return nil, fmt.Errorf("the file system at %s can't be reached", mounts[0].Mountpoint)
+	}
+	return nil, nil
+}
