@@ -157,7 +157,7 @@ func newControllerManager(o controllerOptions) (ctrl.Manager, error) {
 		RenewDeadline:                 &renew,
 		RetryPeriod:                   &retry,
 		Cache: cache.Options{
-			// Three kinds and no more: a read of any other is a bug, and would
+			// Four kinds and no more: a read of any other is a bug, and would
 			// otherwise become a watch of its own.
 			ReaderFailOnMissingInformer: true,
 			DefaultTransform:            cache.TransformStripManagedFields(),

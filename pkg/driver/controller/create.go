@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -53,6 +52,11 @@ func (s *Service) ensure(ctx context.Context, w wanted) (*v1alpha1.UblkVolume, e
 		return nil, err
 	}
 	if v == nil {
+		if w.source != nil {
+			if w, err = s.fromSource(ctx, w); err != nil {
+				return nil, err
+			}
+		}
 		if v, err = s.create(ctx, w); err != nil {
 			return nil, err
 		}
@@ -72,7 +76,7 @@ func (s *Service) create(ctx context.Context, w wanted) (*v1alpha1.UblkVolume, e
 		ObjectMeta: metav1.ObjectMeta{Name: w.id, Finalizers: []string{v1alpha1.VolumeFinalizer}},
 		Spec: v1alpha1.UblkVolumeSpec{
 			Node: at.Node, Pool: at.Pool, CapacityBytes: w.bytes, CSIName: w.name,
-			Queues: w.queues, QueueDepth: w.queueDepth, State: v1alpha1.VolumePresent,
+			Queues: w.queues, QueueDepth: w.queueDepth, Source: w.source, State: v1alpha1.VolumePresent,
 		},
 	}
 	err = s.o.Client.Create(ctx, v)
@@ -109,6 +113,7 @@ func check(v *v1alpha1.UblkVolume, w wanted) error {
 	note(v.Spec.Pool == w.pool, "it is in pool %q, not %q", v.Spec.Pool, w.pool)
 	note(v.Spec.Queues == w.queues, "it has %d queues, not %d", v.Spec.Queues, w.queues)
 	note(v.Spec.QueueDepth == w.queueDepth, "its queue depth is %d, not %d", v.Spec.QueueDepth, w.queueDepth)
+	note(sameSource(v.Spec.Source, w.source), "its source is %v, not %v", contentSource(v.Spec.Source), contentSource(w.source))
 	size := checkRange(v.Spec.CapacityBytes, w.size)
 	note(size == "", "%s", size)
 	if differs == nil {
@@ -135,7 +140,17 @@ func (s *Service) checkNode(ctx context.Context, v *v1alpha1.UblkVolume) error {
 
 // hopeless are the reasons of a new volume not being ready that no waiting mends:
 // it has to go elsewhere. One that was made once is not new, and has data to lose.
-var hopeless = []string{v1alpha1.ReasonPoolFull, v1alpha1.ReasonPoolMissing, v1alpha1.ReasonPoolFailed}
+// Each comes with what it is for the caller: RESOURCE_EXHAUSTED has the scheduler
+// pick another node.
+var hopeless = map[string]codes.Code{
+	v1alpha1.ReasonPoolFull:    codes.ResourceExhausted,
+	v1alpha1.ReasonPoolMissing: codes.ResourceExhausted,
+	v1alpha1.ReasonPoolFailed:  codes.ResourceExhausted,
+	// Of a copy.
+	v1alpha1.ReasonSourceMissing: codes.NotFound,
+	v1alpha1.ReasonNoReflink:     codes.FailedPrecondition,
+	v1alpha1.ReasonFileSize:      codes.OutOfRange,
+}
 
 // awaitReady waits until the node says that v's file is there, and returns the
 // object as it is then. A volume that the node can't make is removed again. When
@@ -152,7 +167,11 @@ func (s *Service) awaitReady(ctx context.Context, v *v1alpha1.UblkVolume) (*v1al
 		seen = now
 		ready := answered(now, v1alpha1.VolumeReady)
 		made := meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.VolumeCreated)
-		return ready != nil && (ready.Status == metav1.ConditionTrue || !made && slices.Contains(hopeless, ready.Reason)), nil
+		if ready == nil {
+			return false, nil
+		}
+		_, final := hopeless[ready.Reason]
+		return ready.Status == metav1.ConditionTrue || final && !made, nil
 	})
 	if ctxErr := ctxError(err); ctxErr != nil {
 		return nil, s.late(v, seen, ctxErr)
@@ -161,7 +180,7 @@ func (s *Service) awaitReady(ctx context.Context, v *v1alpha1.UblkVolume) (*v1al
 		return nil, err
 	}
 	if ready := answered(seen, v1alpha1.VolumeReady); ready.Status != metav1.ConditionTrue {
-		return nil, s.giveUp(ctx, seen, fmt.Sprintf("node %s can't make the volume: %s", seen.Spec.Node, because(ready.Reason, ready.Message)))
+		return nil, s.giveUp(ctx, seen, hopeless[ready.Reason], fmt.Sprintf("node %s can't make the volume: %s", seen.Spec.Node, because(ready.Reason, ready.Message)))
 	}
 	return seen, nil
 }
@@ -176,16 +195,15 @@ func answered(v *v1alpha1.UblkVolume, condition string) *metav1.Condition {
 }
 
 // giveUp removes a volume that its node could not make, waits for its end as
-// long as ctx allows, and answers RESOURCE_EXHAUSTED with why: final, and the
-// scheduler picks another node.
-func (s *Service) giveUp(ctx context.Context, v *v1alpha1.UblkVolume, why string) error {
+// long as ctx allows, and answers with why.
+func (s *Service) giveUp(ctx context.Context, v *v1alpha1.UblkVolume, code codes.Code, why string) error {
 	// Exactly what was looked at: it may have become ready since, and the next
 	// call then finds it so.
 	if err := s.delete(ctx, v, client.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}); err != nil {
 		return err
 	}
 	s.awaitGone(ctx, v)
-	return status.Errorf(codes.ResourceExhausted, "volume %q: %s", v.Name, why)
+	return status.Errorf(code, "volume %q: %s", v.Name, why)
 }
 
 // late is the answer when the time for waiting is up.
@@ -213,6 +231,7 @@ func describe(v *v1alpha1.UblkVolume) *csi.Volume {
 		VolumeId:           v.Name,
 		CapacityBytes:      v.Spec.CapacityBytes,
 		VolumeContext:      params{v.Spec.Pool, v.Spec.Queues, v.Spec.QueueDepth}.context(),
+		ContentSource:      contentSource(v.Spec.Source),
 		AccessibleTopology: topologyOf(v.Spec.Node),
 	}
 }

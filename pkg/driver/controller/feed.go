@@ -27,6 +27,7 @@ func (s *Service) Start(ctx context.Context) error {
 		handler toolscache.ResourceEventHandler
 	}{
 		{&v1alpha1.UblkVolume{}, handler(s.volumeSeen, s.volumeGone)},
+		{&v1alpha1.UblkSnapshot{}, handler(s.snapshotSeen, s.snapshotGone)},
 		{&v1alpha1.UblkNode{}, handler(s.ublkNodeChanged, s.ublkNodeChanged)},
 		{&corev1.Node{}, handler(s.nodeChanged, s.nodeChanged)},
 	}

@@ -49,7 +49,7 @@ func parseToken(token string) (after string, err error) {
 	}
 	after, ok := strings.CutPrefix(token, tokenPrefix)
 	if !ok || !driver.ValidVolumeID(after) {
-		return "", status.Errorf(codes.Aborted, "starting_token %q is not one that ListVolumes gave; start again without one", token)
+		return "", status.Errorf(codes.Aborted, "starting_token %q is not one that this call gave; start again without one", token)
 	}
 	return after, nil
 }

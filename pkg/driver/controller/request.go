@@ -7,6 +7,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
 )
 
@@ -14,8 +15,11 @@ import (
 type wanted struct {
 	name  string
 	id    string
-	bytes int64
+	bytes int64 // 0 until the source is known, if there is one
 	size  *csi.CapacityRange
+	least int64 // for what it is to hold
+	// source is what it is to be a copy of; nil is nothing.
+	source *v1alpha1.VolumeSource
 	params
 	where
 }
@@ -29,9 +33,9 @@ func parseCreate(r *csi.CreateVolumeRequest) (wanted, error) {
 	if err != nil {
 		return wanted{}, err
 	}
-	if r.GetVolumeContentSource() != nil {
-		return wanted{}, &driver.InvalidError{Field: "volume_content_source", Problem: "is not offered",
-			Remedy: "create the volume empty: snapshots and clones do not work yet"}
+	source, err := parseSource(r.GetVolumeContentSource())
+	if err != nil {
+		return wanted{}, err
 	}
 	if len(r.GetMutableParameters()) > 0 {
 		return wanted{}, &driver.InvalidError{Field: "mutable_parameters", Problem: "are not offered",
@@ -49,9 +53,12 @@ func parseCreate(r *csi.CreateVolumeRequest) (wanted, error) {
 	if err != nil {
 		return wanted{}, err
 	}
+	if source != nil {
+		bytes = 0
+	}
 	return wanted{
 		name: r.GetName(), id: driver.VolumeID(r.GetName()), bytes: bytes, size: r.GetCapacityRange(),
-		params: p, where: w,
+		least: least, source: source, params: p, where: w,
 	}, nil
 }
 

@@ -48,7 +48,7 @@ func TestParseCreateRefuses(t *testing.T) {
 			r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 		}, codes.InvalidArgument, "use ReadWriteOnce"},
 		"an unknown file system": {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0] = mount("zfs") }, codes.InvalidArgument, `"zfs" is not a file system that this driver makes: use btrfs, ext4 or xfs`},
-		"a source":               {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = &csi.VolumeContentSource{} }, codes.InvalidArgument, "volume_content_source is not offered"},
+		"a source of no kind":    {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = &csi.VolumeContentSource{} }, codes.InvalidArgument, "volume_content_source names neither a snapshot nor a volume"},
 		"mutable parameters":     {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"iops": "1"} }, codes.InvalidArgument, "VolumeAttributesClass"},
 		"a misspelt parameter":   {func(r *csi.CreateVolumeRequest) { r.Parameters = map[string]string{"pol": "a"} }, codes.InvalidArgument, `parameters["pol"] is not a parameter of this driver: the known ones are pool, queueDepth, queues`},
 		"no number of queues":    {func(r *csi.CreateVolumeRequest) { r.Parameters = map[string]string{"queues": "many"} }, codes.InvalidArgument, `parameters["queues"] "many" is not a number from 1 to 32`},

@@ -16,7 +16,7 @@ import (
 // costs a map lookup, however many volumes there are.
 type waiters struct {
 	mu    sync.Mutex
-	calls map[string]map[chan struct{}]struct{} // by volume id
+	calls map[string]map[chan struct{}]struct{} // by volume id, or snapshotKey
 }
 
 // add returns a channel that gets a value after each wake of id, several wakes
@@ -56,16 +56,21 @@ func (w *waiters) wake(id string) {
 // every change, until check is done or fails. The error is check's, or that of a
 // context that ends a little before ctx: see early.
 func (s *Service) await(ctx context.Context, id string, check func(*v1alpha1.UblkVolume) (done bool, err error)) error {
+	return awaitObject(ctx, &s.waiters, id, func() (*v1alpha1.UblkVolume, error) { return s.cached(id) }, check)
+}
+
+// awaitObject is await for what look returns, woken by key.
+func awaitObject[T any](ctx context.Context, w *waiters, key string, look func() (T, error), check func(T) (done bool, err error)) error {
 	ctx, cancel := early(ctx)
 	defer cancel()
-	woken, stop := s.waiters.add(id) // before the first look, to miss nothing
+	woken, stop := w.add(key) // before the first look, to miss nothing
 	defer stop()
 	for {
-		v, err := s.cached(id)
+		o, err := look()
 		if err != nil {
 			return err
 		}
-		if done, err := check(v); done || err != nil {
+		if done, err := check(o); done || err != nil {
 			return err
 		}
 		select {
