@@ -30,6 +30,7 @@ type node struct {
 	mu     sync.Mutex
 	silent bool            // answers nothing
 	full   bool            // answers PoolFull to new volumes
+	uncut  string          // answers with this reason to new snapshots; "" cuts them
 	inUse  map[string]bool // volumes that are attached
 	files  map[string]bool // volumes that were made
 }
@@ -45,12 +46,18 @@ func newNode(t *testing.T, name, pool string, capacity int64) *node {
 	n.setNodeReady(corev1.ConditionTrue)
 	must(t, api.Create(t.Context(), &v1alpha1.UblkNode{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	n.setUblk(func(s *v1alpha1.UblkNodeStatus) {
-		s.Pools = []v1alpha1.PoolStatus{{Name: pool, Kind: "image", CapacityBytes: capacity, FreeBytes: capacity, Ready: true}}
+		s.Pools = []v1alpha1.PoolStatus{{Name: pool, Kind: "image", CapacityBytes: capacity, FreeBytes: capacity, FSType: "xfs", Reflink: true, Ready: true}}
 		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: v1alpha1.NodeReady, Status: metav1.ConditionTrue, Reason: "Ready"})
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); n.act(ctx) }()
+	go func() {
+		defer close(done)
+		var both sync.WaitGroup
+		both.Go(func() { n.act(ctx) })
+		both.Go(func() { n.actSnapshots(ctx) })
+		both.Wait()
+	}()
 	n.stop = sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(func() {
 		n.stop()
@@ -133,6 +140,7 @@ func (n *node) tell(change func(*node)) {
 	for _, v := range volumesOf(n.t, n.name) {
 		n.answer(context.Background(), v.Name)
 	}
+	n.answerSnapshots()
 }
 
 func (n *node) setNode(change func(*corev1.Node)) {

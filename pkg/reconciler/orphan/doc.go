@@ -6,6 +6,7 @@
 //     finalizer and goes.
 //   - One that is not to go is marked not ready, reason NodeGone: its data are
 //     lost, and whoever owns the claim decides.
+//   - UblkSnapshots alike.
 //   - A UblkVolume whose file was removed, and whose object was left because the
 //     deletion was interrupted, goes.
 //   - A UblkNode without a Node goes.

@@ -29,7 +29,7 @@ type Options struct {
 	Logger *slog.Logger  // nil means slog.Default()
 }
 
-// Setup adds the reconcilers of volumes and nodes to a manager.
+// Setup adds the reconcilers of volumes, snapshots and nodes to a manager.
 func Setup(mgr ctrl.Manager, o Options) error {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -45,6 +45,13 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).Complete(v)
 	if err != nil {
 		return fmt.Errorf("set up reconciler of orphaned volumes: %w", err)
+	}
+	snapshot := &snapshots{o}
+	err = ctrl.NewControllerManagedBy(mgr).Named("orphan-snapshot").For(&v1alpha1.UblkSnapshot{}).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(snapshot.on), vanished).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).Complete(snapshot)
+	if err != nil {
+		return fmt.Errorf("set up reconciler of orphaned snapshots: %w", err)
 	}
 	err = ctrl.NewControllerManagedBy(mgr).Named("orphan-node").For(&v1alpha1.UblkNode{}).
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, vanished).Complete(&nodes{o})
