@@ -39,6 +39,9 @@ var world struct {
 }
 
 func TestMain(m *testing.M) {
+	if what := os.Getenv("FREEZE"); what != "" {
+		freezeAndHang(what)
+	}
 	code, err := runInWorld(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "node tests:", err)

@@ -17,6 +17,7 @@ const (
 	phaseClone   phase = "clone"
 	phaseMkfs    phase = "mkfs"
 	phaseFsck    phase = "fsck"
+	phaseUUID    phase = "uuid"
 	phaseMount   phase = "mount"
 	phasePublish phase = "publish"
 	phaseUnmount phase = "unmount"

@@ -69,6 +69,9 @@ func (s *Service) stage(ctx context.Context, id, staging string, a access, o dev
 	if a.block {
 		return nil
 	}
+	if err := s.separate(ctx, id, device, a, o); err != nil {
+		return err
+	}
 	return s.mountStaging(ctx, id, device, staging, a, ready)
 }
 

@@ -1,0 +1,265 @@
+//go:build ublk
+
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
+	"github.com/csi-ublk/csi-ublk/pkg/pool"
+	"golang.org/x/sys/unix"
+)
+
+// cutOf copies a volume that is staged, as it is now, without a freeze: the copy is as
+// a power cut would leave the volume.
+func cutOf(t *testing.T, v *volume) (snapshot string) {
+	t.Helper()
+	snapshot = v.id + "-cut"
+	c, err := world.pool.CopyToSnapshot(snapshot, v.id, func() pool.Cut { return pool.Cut{At: time.Now()} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Drop()
+	if err := errors.Join(c.FillFromVolume(v.id), c.Finish()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := world.pool.DeleteSnapshot(snapshot); err != nil {
+			t.Error(err)
+		}
+	})
+	return snapshot
+}
+
+func restored(t *testing.T, v *volume, snapshot string, size int64) *volume {
+	t.Helper()
+	r := newVolume(t, v.s, v.cap, size)
+	// In the place of the empty one.
+	if err := world.pool.Delete(r.id); err != nil {
+		t.Fatal(err)
+	}
+	c, err := world.pool.CopyToVolume(r.id, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Drop()
+	if err := errors.Join(c.FillFromSnapshot(snapshot), c.Finish()); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func fsUUID(t *testing.T, id, fsType string) string {
+	t.Helper()
+	f, err := os.Open(world.pool.VolumePath(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, 16)
+	if _, err := f.ReadAt(b, map[string]int64{"ext4": 1024 + 0x68, "xfs": 0x20}[fsType]); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%x", b)
+}
+
+// A source that is mounted and dirty, and what was restored from it, are mounted on one
+// node at a time.
+func TestSourceAndCopiesTogether(t *testing.T) {
+	for _, fsType := range []string{"ext4", "xfs"} {
+		t.Run(fsType, func(t *testing.T) {
+			v := newVolume(t, newService(t), mountCapability(fsType), 512*mib)
+			v.must(v.stage(), v.publish("a", false))
+			file := filepath.Join(v.target("a"), "file")
+			want := bytes.Repeat([]byte("then"), mib)
+			v.must(os.WriteFile(file, want, 0o600))
+			dir, err := os.Open(v.target("a"))
+			v.must(err, unix.Syncfs(int(dir.Fd())), dir.Close())
+			// Left in the journal, whose end the copy has to replay.
+			for i := range 50 {
+				f, err := os.Create(fmt.Sprintf("%s-%d", file, i))
+				v.must(err, f.Sync(), f.Close())
+			}
+			snapshot := cutOf(t, v)
+			v.must(os.WriteFile(file, bytes.Repeat([]byte("now!"), mib), 0o600))
+
+			copies := []*volume{restored(t, v, snapshot, 512*mib), restored(t, v, snapshot, 512*mib)}
+			uuids := map[string]bool{fsUUID(t, v.id, fsType): true}
+			var wg sync.WaitGroup
+			for _, c := range copies {
+				wg.Go(func() {
+					if err := errors.Join(c.stage(), c.publish("a", false)); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			for _, c := range copies {
+				if got, err := os.ReadFile(filepath.Join(c.target("a"), "file")); err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%s reads other bytes than at the cut (%v)", c.id, err)
+				}
+				if _, err := os.Stat(filepath.Join(c.target("a"), "file-49")); err != nil {
+					t.Errorf("what was synced before the cut: %v", err)
+				}
+				c.must(os.WriteFile(filepath.Join(c.target("a"), "more"), want, 0o600))
+				uuids[fsUUID(t, c.id, fsType)] = true
+			}
+			if len(uuids) != 3 {
+				t.Errorf("three file systems have the UUIDs %v", uuids)
+			}
+			for _, c := range copies {
+				c.down("a")
+				before := fsUUID(t, c.id, fsType)
+				c.must(c.stage(), c.publish("a", false))
+				if after := fsUUID(t, c.id, fsType); after != before {
+					t.Errorf("the UUID changed at the second stage, from %s to %s", before, after)
+				}
+				c.down("a")
+			}
+			v.down("a")
+		})
+	}
+}
+
+// A stage that died after the UUID was changed and before the mark went does it again.
+func TestRenewingIsRepeatable(t *testing.T) {
+	for _, fsType := range []string{"ext4", "xfs"} {
+		t.Run(fsType, func(t *testing.T) {
+			v := newVolume(t, newService(t), mountCapability(fsType), 512*mib)
+			v.must(v.stage(), v.publish("a", false), os.WriteFile(filepath.Join(v.target("a"), "file"), []byte("data"), 0o600))
+			v.down("a")
+			c := restored(t, v, cutOf(t, v), 512*mib)
+			c.cap = blockCapability()
+			c.must(c.stage())
+			device, err := world.devices.Get(context.Background(), c.id)
+			c.must(err)
+			disk, err := os.OpenFile(device.Path, os.O_RDWR, 0)
+			c.must(err)
+			super := make([]byte, 4096)
+			for range 2 {
+				_, err := disk.ReadAt(super, 0)
+				c.must(err, c.s.o.Formats.RenewUUID(context.Background(), device.Path, fsType))
+			}
+			// The first superblock is what it was, all others and the log have been written.
+			_, err = disk.WriteAt(super, 0)
+			c.must(err, disk.Sync(), disk.Close(), c.s.o.Formats.RenewUUID(context.Background(), device.Path, fsType))
+			if twin, err := world.pool.Twin(c.id); err != nil || !twin {
+				t.Errorf("raw block use took the mark off (%v)", err)
+			}
+			c.down()
+			c.cap = mountCapability(fsType)
+			c.must(c.stage(), c.publish("a", false))
+			if got, err := os.ReadFile(filepath.Join(c.target("a"), "file")); err != nil || string(got) != "data" {
+				t.Errorf("reads %q, %v", got, err)
+			}
+			c.down("a")
+		})
+	}
+}
+
+func TestCopyOfABlankVolumeIsFormatted(t *testing.T) {
+	v := newVolume(t, newService(t), mountCapability("ext4"), 64*mib)
+	c := restored(t, v, cutOf(t, v), 64*mib)
+	c.must(c.stage(), c.publish("a", false))
+	if twin, err := world.pool.Twin(c.id); err != nil || twin {
+		t.Errorf("still a twin: %v", err)
+	}
+	c.down("a")
+}
+
+// freezeAndHang is what a child of this test does until it is killed.
+func freezeAndHang(what string) {
+	var marks, id string
+	var number uint64
+	_, err := fmt.Sscan(what, &marks, &id, &number)
+	if err == nil {
+		var f *mount.Freezer
+		if f, err = mount.NewFreezer(marks); err == nil {
+			_, err = f.Freeze(context.Background(), id, number)
+		}
+	}
+	fmt.Println(err)
+	select {}
+}
+
+// dieFrozen has a process freeze a file system and die.
+func dieFrozen(t *testing.T, what string) {
+	t.Helper()
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), "FREEZE="+what)
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || said != "<nil>\n" {
+		t.Errorf("freeze: %q, %v", said, err)
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait()
+}
+
+// A plugin that dies with a file system frozen leaves a mark, by which the next one
+// thaws it.
+func TestFrozenFileSystemIsThawedByTheNextPlugin(t *testing.T) {
+	for _, fsType := range []string{"ext4", "xfs"} {
+		t.Run(fsType, func(t *testing.T) {
+			v := newVolume(t, newService(t), mountCapability(fsType), 512*mib)
+			v.must(v.stage(), v.publish("a", false))
+			device, err := world.devices.Get(context.Background(), v.id)
+			v.must(err)
+			marks := filepath.Join(t.TempDir(), "frozen")
+			freezer := func() *mount.Freezer {
+				f, err := mount.NewFreezer(marks)
+				v.must(err)
+				return f
+			}
+			file := filepath.Join(v.target("a"), "file")
+			write := func() chan error {
+				done := make(chan error, 1)
+				go func() { done <- os.WriteFile(file, []byte("data"), 0o600) }()
+				return done
+			}
+			blocked := func(done chan error) {
+				t.Helper()
+				select {
+				case err := <-done:
+					t.Errorf("a write into a frozen file system ended: %v", err)
+				case <-time.After(300 * time.Millisecond):
+				}
+			}
+			number := unix.Mkdev(device.Major, device.Minor)
+			thaw, err := freezer().Freeze(context.Background(), v.id, number)
+			v.must(err)
+			first := write()
+			blocked(first)
+			v.must(thaw(), thaw(), <-first)
+
+			dieFrozen(t, fmt.Sprintf("%s %s %d", marks, v.id, number))
+			second := write()
+			blocked(second)
+			v.must(freezer().ThawAll(), <-second, freezer().ThawAll())
+			if left, err := os.ReadDir(marks); err != nil || len(left) > 0 {
+				t.Errorf("marks left: %v, %v", left, err)
+			}
+			v.down("a")
+			thaw, err = freezer().Freeze(context.Background(), v.id, number)
+			v.must(err, thaw()) // nothing is mounted
+		})
+	}
+}
