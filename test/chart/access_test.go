@@ -127,6 +127,33 @@ func (c *cluster) change(cl client.Client, name string, edit func(*v1alpha1.Ublk
 	return cl.Patch(ctx, v, base)
 }
 
+func (c *cluster) snapshot(t *testing.T, name, node string) {
+	t.Helper()
+	s := &v1alpha1.UblkSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{v1alpha1.SnapshotFinalizer}},
+		Spec:       v1alpha1.UblkSnapshotSpec{Volume: "v", Node: node, Pool: "default", CSIName: name, SizeBytes: 1 << 30},
+	}
+	if err := c.admin.Create(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// changeSnapshot is change for a snapshot.
+func (c *cluster) changeSnapshot(cl client.Client, name string, edit func(*v1alpha1.UblkSnapshot), status bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	s := &v1alpha1.UblkSnapshot{}
+	if err := c.admin.Get(ctx, client.ObjectKey{Name: name}, s); err != nil {
+		return err
+	}
+	base := client.MergeFrom(s.DeepCopy())
+	edit(s)
+	if status {
+		return cl.Status().Patch(ctx, s, base)
+	}
+	return cl.Patch(ctx, s, base)
+}
+
 func TestRightsOfTheRoles(t *testing.T) {
 	c := startCluster(t)
 	c.volume(t, "mine", "n1")
@@ -134,6 +161,9 @@ func TestRightsOfTheRoles(t *testing.T) {
 	node, unbound := c.as(t, "csi-ublk-node", "n1"), c.as(t, "csi-ublk-node", "")
 	controller, server := c.as(t, "csi-ublk-controller", "n1"), c.as(t, "csi-ublk-server", "n1")
 
+	c.snapshot(t, "snap-mine", "n1")
+	c.snapshot(t, "snap-theirs", "n2")
+	cut := func(s *v1alpha1.UblkSnapshot) { s.Status.AllocatedBytes++ }
 	allocated := func(v *v1alpha1.UblkVolume) { v.Status.AllocatedBytes++ }
 	awaitPolicy(t, func() error { return c.change(node, "theirs", allocated, true) })
 
@@ -168,6 +198,20 @@ func TestRightsOfTheRoles(t *testing.T) {
 		{"a node sees volumes", func() error { return node.List(t.Context(), &v1alpha1.UblkVolumeList{}) }, ""},
 		{"a node sees no secrets", func() error { return node.List(t.Context(), &corev1.SecretList{}) }, "forbidden"},
 		{"a node sees no pods", func() error { return node.List(t.Context(), &corev1.PodList{}) }, "forbidden"},
+		{"a node writes the status of its snapshot", func() error { return c.changeSnapshot(node, "snap-mine", cut, true) }, ""},
+		{"a node does not write the status of another node's snapshot", func() error { return c.changeSnapshot(node, "snap-theirs", cut, true) }, "of n1 may not change ublksnapshots of node n2"},
+		{"a node does not label its snapshot", func() error {
+			return c.changeSnapshot(node, "snap-mine", func(s *v1alpha1.UblkSnapshot) { s.Labels = map[string]string{"a": "b"} }, false)
+		}, "status and the finalizers"},
+		{"a node takes the finalizer off its snapshot", func() error {
+			return c.changeSnapshot(node, "snap-mine", func(s *v1alpha1.UblkSnapshot) { s.Finalizers = nil }, false)
+		}, ""},
+		{"a node does not delete snapshots", func() error {
+			return node.Delete(t.Context(), &v1alpha1.UblkSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snap-theirs"}})
+		}, "forbidden"},
+		{"the controller deletes snapshots", func() error {
+			return controller.Delete(t.Context(), &v1alpha1.UblkSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snap-theirs"}})
+		}, ""},
 		{"the controller says what a volume should be", func() error {
 			return c.change(controller, "theirs", func(v *v1alpha1.UblkVolume) { v.Spec.State = v1alpha1.VolumeAbsent }, false)
 		}, ""},

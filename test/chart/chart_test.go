@@ -83,6 +83,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"a kubelet directory with a slash behind":  {set: []string{"kubeletDir=/var/lib/kubelet/"}, want: "kubeletDir"},
 		"a path pool inside the kubelet directory": {set: []string{"pools[0].name=x", "pools[0].kind=path", "pools[0].path=/var/lib/kubelet/x", "storageClass.pool=x"}, want: "must be outside"},
 		"a class of a pool that there is not":      {set: []string{"storageClass.pool=fast"}, want: "no pool of that name"},
+		"snapshots that are neither":               {set: []string{"snapshots.enabled=maybe"}, want: "enabled"},
 		"templates that are neither on nor off":    {set: []string{"node.templates=maybe"}, want: "templates"},
 	} {
 		t.Run(name, func(t *testing.T) {

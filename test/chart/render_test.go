@@ -92,7 +92,7 @@ func decode(t *testing.T, text string) []runtime.Object {
 			continue
 		}
 		object, _, err := decoder.Decode(doc, nil, nil)
-		if runtime.IsNotRegisteredError(err) && bytes.Contains(doc, []byte("monitoring.coreos.com")) {
+		if runtime.IsNotRegisteredError(err) && (bytes.Contains(doc, []byte("monitoring.coreos.com")) || bytes.Contains(doc, []byte("snapshot.storage.k8s.io"))) {
 			continue
 		}
 		if err != nil {

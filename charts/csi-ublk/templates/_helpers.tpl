@@ -22,6 +22,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - --log-format={{ .Values.log.format }}
 {{- end }}
 
+{{/* "true" if the release does snapshots. Without a cluster, as for helm template, only --api-versions says what is served. */}}
+{{- define "csi-ublk.snapshots" -}}
+{{- $enabled := toString .Values.snapshots.enabled -}}
+{{- if or (eq $enabled "true") (and (eq $enabled "auto") (.Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1")) -}}
+true
+{{- end }}
+{{- end }}
+
 {{/* Where a pod of a component may run, from dict "at" (the component's values). */}}
 {{- define "csi-ublk.placement" -}}
 nodeSelector:
