@@ -199,6 +199,9 @@ func (c *Cluster) start(ctx context.Context) error {
 		if err := c.startControlPlane(ctx); err != nil {
 			return err
 		}
+		if err := c.startSnapshots(ctx); err != nil {
+			return err
+		}
 		return c.waitReady(ctx)
 	})
 	for n := 1; n <= c.spec.Nodes; n++ {
