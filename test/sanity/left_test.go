@@ -23,7 +23,7 @@ func endpoint(t *testing.T, variable string) string {
 	return "unix://" + socket
 }
 
-// nothingLeft fails if csi-sanity left volumes, devices or mounts behind. The
+// nothingLeft fails if csi-sanity left volumes, snapshots, devices or mounts behind. The
 // kernel's devices are deleted in the background, so they get some time.
 func nothingLeft(t *testing.T) {
 	t.Helper()
@@ -38,6 +38,10 @@ func nothingLeft(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		snapshots, err := controller.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
 		devices, err := os.ReadDir("/sys/class/ublk-char")
 		if err != nil {
 			t.Fatal(err)
@@ -47,11 +51,11 @@ func nothingLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		mounted := strings.Contains(string(mounts), "/dev/ublkb")
-		if len(volumes.Entries) == 0 && len(devices) == 0 && !mounted {
+		if len(volumes.Entries) == 0 && len(snapshots.Entries) == 0 && len(devices) == 0 && !mounted {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("left behind: volumes %v, %d devices, mounts: %t", volumes.Entries, len(devices), mounted)
+			t.Fatalf("left behind: volumes %v, snapshots %v, %d devices, mounts: %t", volumes.Entries, snapshots.Entries, len(devices), mounted)
 		}
 	}
 }
