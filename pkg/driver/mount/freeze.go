@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/csi-ublk/csi-ublk/pkg/pool/mountpoint"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
@@ -151,24 +152,24 @@ func frozen(dir *os.File, request uint) error { return unix.IoctlSetInt(int(dir.
 // none here.
 func mountOf(device uint64) (*os.File, error) {
 	mounts, err := mountinfo.GetMounts(func(i *mountinfo.Info) (skip, stop bool) {
-		return i.Major != int(unix.Major(device)) || i.Minor != int(unix.Minor(device)), false
+		// The number of a Btrfs there is not its device's; it is asked below.
+		return i.FSType != "btrfs" && (i.Major != int(unix.Major(device)) || i.Minor != int(unix.Minor(device))), false
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read mountinfo: %w", err)
 	}
+	var hidden string
 	for _, m := range mounts {
-		dir, err := os.Open(m.Mountpoint)
-		if err != nil {
-			continue // below another mount
+		at, err := mountpoint.At(m.Mountpoint)
+		if err == nil && at.IsDir() && at.Device == device {
+			return os.Open(m.Mountpoint)
 		}
-		var st unix.Stat_t
-		if unix.Fstat(int(dir.Fd()), &st) == nil && st.Dev == device {
-			return dir, nil
+		if m.FSType != "btrfs" {
+			hidden = m.Mountpoint // below another mount
 		}
-		_ = dir.Close()
 	}
-	if len(mounts) > 0 {
-		return nil, fmt.Errorf("the file system at %s can't be reached", mounts[0].Mountpoint)
+	if hidden != "" {
+		return nil, fmt.Errorf("the file system at %s can't be reached", hidden)
 	}
 	return nil, nil
 }

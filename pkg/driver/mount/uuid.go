@@ -14,8 +14,8 @@ import (
 )
 
 // uuidAt is where a file system keeps its UUID on the device: s_uuid of ext4's
-// superblock, sb_uuid of XFS's.
-var uuidAt = map[string]int64{"ext4": 1024 + 0x68, "xfs": 0x20}
+// superblock, sb_uuid of XFS's, fsid of Btrfs's.
+var uuidAt = map[string]int64{"ext4": 1024 + 0x68, "xfs": 0x20, "btrfs": btrfsSuper + 0x20}
 
 // RenewUUID gives the file system on device, which is not mounted, another UUID. What
 // an unclean end has left in its journal is replayed before. It may be repeated after
@@ -37,7 +37,10 @@ func (f *Formatter) RenewUUID(ctx context.Context, device, fsType string) error 
 }
 
 func (f *Formatter) renewUUID(ctx context.Context, device, fsType string) error {
-	if fsType == "ext4" {
+	switch fsType {
+	case "btrfs":
+		return f.renewBtrfs(ctx, device)
+	case "ext4":
 		if err := f.Check(ctx, device, fsType); err != nil {
 			return err
 		}
@@ -50,7 +53,7 @@ func (f *Formatter) renewUUID(ctx context.Context, device, fsType string) error 
 	if generateXFS(ctx, device) == nil {
 		return nil
 	}
-	if err := f.replayXFS(device); err != nil {
+	if err := f.replay(device, fsType, "nouuid"); err != nil {
 		return err
 	}
 	return generateXFS(ctx, device)
@@ -74,9 +77,9 @@ func generateXFS(ctx context.Context, device string) error {
 	return err
 }
 
-// replayXFS mounts and unmounts: the kernel alone replays a log. No other mount sees
-// it.
-func (f *Formatter) replayXFS(device string) error {
+// replay mounts and unmounts: the kernel alone replays a log. No other process sees
+// the mount.
+func (f *Formatter) replay(device, fsType, options string) error {
 	if err := os.MkdirAll(f.intents, 0o700); err != nil {
 		return err
 	}
@@ -85,7 +88,7 @@ func (f *Formatter) replayXFS(device string) error {
 		return err
 	}
 	defer os.Remove(dir)
-	if err := unix.Mount(device, dir, "xfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "nouuid"); err != nil {
+	if err := unix.Mount(device, dir, fsType, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
 		return fmt.Errorf("mount to replay the log: %w", err)
 	}
 	return Unmount(dir)

@@ -74,7 +74,7 @@ func readSequence(t *testing.T, path string) uint64 {
 // Copies of a volume under I/O have everything that was synced before the cut, nothing
 // that was begun after it, and their file systems need no repair.
 func TestCutUnderIO(t *testing.T) {
-	for _, fsType := range []string{"ext4", "xfs"} {
+	for _, fsType := range mount.FSTypes {
 		t.Run(fsType, func(t *testing.T) {
 			v := newVolume(t, newService(t), mountCapability(fsType), 512*mib)
 			v.must(v.stage(), v.publish("a", false))

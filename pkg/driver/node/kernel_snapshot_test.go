@@ -67,7 +67,7 @@ func fsUUID(t *testing.T, id, fsType string) string {
 	}
 	defer f.Close()
 	b := make([]byte, 16)
-	if _, err := f.ReadAt(b, map[string]int64{"ext4": 1024 + 0x68, "xfs": 0x20}[fsType]); err != nil {
+	if _, err := f.ReadAt(b, map[string]int64{"ext4": 1024 + 0x68, "xfs": 0x20, "btrfs": 64<<10 + 0x20}[fsType]); err != nil {
 		t.Fatal(err)
 	}
 	return fmt.Sprintf("%x", b)
@@ -76,7 +76,7 @@ func fsUUID(t *testing.T, id, fsType string) string {
 // A source that is mounted and dirty, and what was restored from it, are mounted on one
 // node at a time.
 func TestSourceAndCopiesTogether(t *testing.T) {
-	for _, fsType := range []string{"ext4", "xfs"} {
+	for _, fsType := range mount.FSTypes {
 		t.Run(fsType, func(t *testing.T) {
 			v := newVolume(t, newService(t), mountCapability(fsType), 512*mib)
 			v.must(v.stage(), v.publish("a", false))
@@ -133,7 +133,7 @@ func TestSourceAndCopiesTogether(t *testing.T) {
 
 // A stage that died after the UUID was changed and before the mark went does it again.
 func TestRenewingIsRepeatable(t *testing.T) {
-	for _, fsType := range []string{"ext4", "xfs"} {
+	for _, fsType := range mount.FSTypes {
 		t.Run(fsType, func(t *testing.T) {
 			v := newVolume(t, newService(t), mountCapability(fsType), 512*mib)
 			v.must(v.stage(), v.publish("a", false), os.WriteFile(filepath.Join(v.target("a"), "file"), []byte("data"), 0o600))
@@ -217,7 +217,7 @@ func dieFrozen(t *testing.T, what string) {
 // A plugin that dies with a file system frozen leaves a mark, by which the next one
 // thaws it.
 func TestFrozenFileSystemIsThawedByTheNextPlugin(t *testing.T) {
-	for _, fsType := range []string{"ext4", "xfs"} {
+	for _, fsType := range mount.FSTypes {
 		t.Run(fsType, func(t *testing.T) {
 			v := newVolume(t, newService(t), mountCapability(fsType), 512*mib)
 			v.must(v.stage(), v.publish("a", false))
