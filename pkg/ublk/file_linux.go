@@ -30,7 +30,7 @@ func probeFile(f *os.File) (FileInfo, error) {
 	if err != nil {
 		return i, err
 	}
-	return i, i.probeModes(f)
+	return i, i.probeBeside(f)
 }
 
 // Of is what ProbeFile would say of f, a file of the same file system as the one
@@ -41,10 +41,11 @@ func (i FileInfo) Of(f *os.File) (FileInfo, error) {
 		return FileInfo{}, fmt.Errorf("probe %s: %w", f.Name(), err)
 	}
 	of.PunchHole, of.ZeroRange = i.PunchHole, i.ZeroRange
+	of.DirectOffsetBytes, of.DirectMemoryBytes = i.DirectOffsetBytes, i.DirectMemoryBytes
 	return of, nil
 }
 
-// lookAt finds out all but the modes of fallocate.
+// lookAt finds out what belongs to the file and not to its file system.
 func lookAt(f *os.File) (FileInfo, error) {
 	fd := int(f.Fd())
 	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
@@ -52,30 +53,42 @@ func lookAt(f *os.File) (FileInfo, error) {
 		return FileInfo{}, err
 	}
 	var st unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_DIOALIGN, &st); err != nil {
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS, &st); err != nil {
 		return FileInfo{}, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return FileInfo{}, fmt.Errorf("not a regular file: %w", errors.ErrUnsupported)
 	}
-	i := FileInfo{SizeBytes: int64(st.Size), Direct: flags&unix.O_DIRECT != 0}
-	if i.Direct {
-		i.DirectOffsetBytes, i.DirectMemoryBytes = defaultAlign, defaultAlign
-		if st.Mask&unix.STATX_DIOALIGN != 0 && st.Dio_offset_align != 0 {
-			i.DirectOffsetBytes, i.DirectMemoryBytes = st.Dio_offset_align, st.Dio_mem_align
-		}
-		if bits.OnesCount32(i.DirectOffsetBytes) != 1 || int(i.DirectMemoryBytes) > os.Getpagesize() {
-			return FileInfo{}, fmt.Errorf("direct I/O wants alignments of %d and %d: %w",
-				i.DirectOffsetBytes, i.DirectMemoryBytes, errors.ErrUnsupported)
-		}
-	}
-	return i, nil
+	return FileInfo{SizeBytes: int64(st.Size), Direct: flags&unix.O_DIRECT != 0}, nil
 }
 
-// probeModes tries the modes of fallocate on a nameless file beside f. On f
-// itself that would not be harmless: even behind its end some file systems keep
+// probeAlign asks what alignment direct I/O needs. XFS wants whole blocks of its own
+// for a file that shares extents, where it wanted sectors before, and writes less than
+// a block through the page cache all the same. A device's block size must not change
+// with that: what is on it was made for the one it had. So f is a file that shares
+// nothing.
+func (i *FileInfo) probeAlign(f *os.File) error {
+	if !i.Direct {
+		return nil
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st); err != nil {
+		return err
+	}
+	i.DirectOffsetBytes, i.DirectMemoryBytes = defaultAlign, defaultAlign
+	if st.Mask&unix.STATX_DIOALIGN != 0 && st.Dio_offset_align != 0 {
+		i.DirectOffsetBytes, i.DirectMemoryBytes = st.Dio_offset_align, st.Dio_mem_align
+	}
+	if bits.OnesCount32(i.DirectOffsetBytes) != 1 || int(i.DirectMemoryBytes) > os.Getpagesize() {
+		return fmt.Errorf("direct I/O wants alignments of %d and %d: %w", i.DirectOffsetBytes, i.DirectMemoryBytes, errors.ErrUnsupported)
+	}
+	return nil
+}
+
+// probeBeside asks and tries on a nameless file beside f. On f itself the modes of
+// fallocate would not be harmless: even behind its end some file systems keep
 // the blocks that zeroing allocates.
-func (i *FileInfo) probeModes(f *os.File) error {
+func (i *FileInfo) probeBeside(f *os.File) error {
 	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 	if err != nil {
 		return err
@@ -85,6 +98,9 @@ func (i *FileInfo) probeModes(f *os.File) error {
 		return err
 	}
 	defer beside.Close()
+	if err := i.probeAlign(beside); err != nil {
+		return err
+	}
 	const block = 1 << 16
 	if err := beside.Truncate(block); err != nil {
 		return err

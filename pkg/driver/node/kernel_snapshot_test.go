@@ -167,6 +167,51 @@ func TestRenewingIsRepeatable(t *testing.T) {
 	}
 }
 
+// A device keeps its block size when the volume's file shares extents, of which the
+// pool's file system makes more demands: a partition table is in units of it, and an
+// ext4 of smaller blocks than that can't be mounted.
+func TestBlockSizeStays(t *testing.T) {
+	v := newVolume(t, newService(t), blockCapability(), 64*mib)
+	blockSize := func(v *volume) string {
+		t.Helper()
+		v.must(v.stage())
+		device, err := world.devices.Get(context.Background(), v.id)
+		v.must(err)
+		size, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device.Path), "queue/logical_block_size"))
+		v.must(err)
+		v.down()
+		return string(size)
+	}
+	before := blockSize(v)
+	disk, err := os.OpenFile(world.pool.VolumePath(v.id), os.O_WRONLY, 0)
+	v.must(err)
+	_, err = disk.Write(make([]byte, mib))
+	v.must(err, disk.Close())
+	snapshot := cutOf(t, v)
+	if after := blockSize(v); after != before {
+		t.Errorf("logical blocks of the source: %q, before the cut %q", after, before)
+	}
+	if copied := blockSize(restored(t, v, snapshot, 64*mib)); copied != before {
+		t.Errorf("logical blocks of the copy: %q, of the source %q", copied, before)
+	}
+	// Writes of less than the pool's block to a file that shares.
+	v.must(v.stage(), v.publish("a", false))
+	f, err := os.OpenFile(v.target("a"), os.O_RDWR|unix.O_DIRECT, 0)
+	v.must(err)
+	memory, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	v.must(err)
+	copy(memory, "five hundred and twelve")
+	_, err = f.WriteAt(memory[:512], 1536)
+	v.must(err, f.Sync())
+	clear(memory)
+	_, err = f.ReadAt(memory, 0)
+	v.must(err, f.Close())
+	if !bytes.HasPrefix(memory[1536:], []byte("five hundred")) {
+		t.Errorf("reads %q", memory[1536:1560])
+	}
+	v.down("a")
+}
+
 func TestCopyOfABlankVolumeIsFormatted(t *testing.T) {
 	v := newVolume(t, newService(t), mountCapability("ext4"), 64*mib)
 	c := restored(t, v, cutOf(t, v), 64*mib)
