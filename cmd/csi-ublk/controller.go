@@ -101,6 +101,7 @@ func runController(ctx context.Context, o controllerOptions) error {
 		Endpoint:   o.endpoint,
 		Identity:   driver.NewIdentity(driver.IdentityOptions{Version: buildVersion(), Ready: service.Ready}),
 		Controller: service,
+		Group:      service,
 		Gate:       service.Gate,
 		Registerer: metrics.Registry,
 	})

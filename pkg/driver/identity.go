@@ -40,12 +40,13 @@ func (s *Identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*c
 	return &csi.GetPluginInfoResponse{Name: Name, VendorVersion: s.o.Version}, nil
 }
 
-// GetPluginCapabilities says that there is a controller service, and that a
-// volume can be reached from one node only.
+// GetPluginCapabilities says that there is a controller service, also for groups of
+// snapshots, and that a volume can be reached from one node only.
 func (s *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	services := []csi.PluginCapability_Service_Type{
 		csi.PluginCapability_Service_CONTROLLER_SERVICE,
 		csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
+		csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE,
 	}
 	r := &csi.GetPluginCapabilitiesResponse{}
 	for _, t := range services {

@@ -19,6 +19,7 @@ type ServerOptions struct {
 	// Identity is required; the other services are offered where not nil.
 	Identity   csi.IdentityServer
 	Controller csi.ControllerServer
+	Group      csi.GroupControllerServer
 	Node       csi.NodeServer
 	// Gate refuses calls by returning an error, given the full method name; it
 	// is asked before every call but those of the identity service. nil lets
@@ -62,6 +63,9 @@ func NewServer(o ServerOptions) (*Server, error) {
 	csi.RegisterIdentityServer(s.grpc, o.Identity)
 	if o.Controller != nil {
 		csi.RegisterControllerServer(s.grpc, o.Controller)
+	}
+	if o.Group != nil {
+		csi.RegisterGroupControllerServer(s.grpc, o.Group)
 	}
 	if o.Node != nil {
 		csi.RegisterNodeServer(s.grpc, o.Node)

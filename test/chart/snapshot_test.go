@@ -14,14 +14,17 @@ import (
 // cluster does not serve is never asked of it.
 func TestSnapshotsAreGated(t *testing.T) {
 	served := []string{"--api-versions", "snapshot.storage.k8s.io/v1"}
+	groups := append([]string{"--api-versions", "groupsnapshot.storage.k8s.io/v1"}, served...)
 	for name, c := range map[string]struct {
-		args []string
-		on   bool
+		args  []string
+		on    bool
+		group bool
 	}{
-		"auto, and not served":   {nil, false},
-		"auto, and served":       {served, true},
-		"off, and served":        {append([]string{"--set", "snapshots.enabled=false"}, served...), false},
-		"on, whatever is served": {[]string{"--set", "snapshots.enabled=true"}, true},
+		"auto, and not served":   {nil, false, false},
+		"auto, and served":       {served, true, false},
+		"auto, groups as well":   {groups, true, true},
+		"off, and served":        {append([]string{"--set", "snapshots.enabled=false"}, groups...), false, false},
+		"on, whatever is served": {[]string{"--set", "snapshots.enabled=true"}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text, err := helm(t, append([]string{"template", "csi-ublk", chartDir, "--kube-version", kubeVersions[0]}, c.args...)...)
@@ -29,6 +32,9 @@ func TestSnapshotsAreGated(t *testing.T) {
 				t.Fatal(err)
 			}
 			class := strings.Contains(text, "kind: VolumeSnapshotClass")
+			if group := strings.Contains(text, "kind: VolumeGroupSnapshotClass"); group != c.group {
+				t.Errorf("class of groups %v, want %v", group, c.group)
+			}
 			rights := strings.Contains(text, "volumesnapshotcontents/status")
 			sidecar := false
 			for _, o := range decode(t, text) {

@@ -19,7 +19,6 @@ var notOffered = regexp.MustCompile(strings.Join([]string{
 	"Controller Publish, UnpublishVolume not supported", "ControllerPublishVolume.readonly field not supported",
 	"NodeExpandVolume not supported", "ControllerExpandVolume not supported",
 	"SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported",
-	"GroupControllerService not supported", "VolumeGroupSnapshots not supported",
 	"(?i)modify volume not supported", "ControllerModifyVolume not supported",
 	"VolumeHealth not supported", "NodeGetStorageHealth not supported",
 	"Service does not have single node multi writer capability",

@@ -30,6 +30,7 @@ type Options struct {
 // the cache is complete; Gate says so.
 type Service struct {
 	csi.UnimplementedControllerServer
+	csi.UnimplementedGroupControllerServer
 	o       Options
 	locks   driver.VolumeLocks
 	waiters waiters

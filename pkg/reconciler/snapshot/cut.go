@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -15,39 +16,79 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/reconciler/cut"
 )
 
-// cut copies the volume, under its lock: neither is it staged or unstaged meanwhile,
-// nor removed.
+// cut copies the volumes of a snapshot and of those that are cut with it, under the
+// locks of the volumes: none is staged, unstaged or removed meanwhile.
 func (r *Reconciler) cut(ctx context.Context, s *v1alpha1.UblkSnapshot) (again bool, result reconcile.Result, err error) {
-	release, _, ok := r.o.Locks.TryAcquire(s.Spec.Volume, "snapshot")
-	if !ok {
-		return false, reconcile.Result{RequeueAfter: busyAgain}, nil
-	}
-	defer release()
-	p, err := r.o.Pools.Pool(s.Spec.Pool)
+	members, err := r.members(ctx, s)
 	if err != nil {
-		return true, result, nil // gone since it was looked at
+		return false, result, err
 	}
+	if members == nil {
+		return false, reconcile.Result{RequeueAfter: busyAgain}, nil // not all are seen yet
+	}
+	for _, m := range members {
+		if m.Status.CreatedAt != nil {
+			return false, reconcile.Result{RequeueAfter: notReadyIn}, r.report(ctx, s, step{notReady, reasonFileMissing,
+				"the rest of its group was cut, " + m.Name + " for one. It is not cut alone; delete the group"})
+		}
+	}
+	for _, m := range members {
+		release, _, ok := r.o.Locks.TryAcquire(m.Spec.Volume, "snapshot")
+		if !ok {
+			return false, reconcile.Result{RequeueAfter: busyAgain}, nil
+		}
+		defer release()
+	}
+	if err := r.cutAll(ctx, members); err != nil {
+		next, soon := problem(err)
+		result.RequeueAfter = notReadyIn
+		if soon {
+			result.RequeueAfter = serverAgain
+		}
+		return false, result, r.report(ctx, s, next)
+	}
+	return true, result, nil
+}
+
+// cutAll makes the files of all members, that of the first one last: where it is, all
+// are.
+func (r *Reconciler) cutAll(ctx context.Context, members []*v1alpha1.UblkSnapshot) error {
 	var at pool.Cut
-	c, err := p.CopyToSnapshot(s.Name, s.Spec.Volume, func() pool.Cut { return at })
-	if err == nil {
+	var copies []cut.Copy
+	for _, m := range members {
+		p, err := r.o.Pools.Pool(m.Spec.Pool)
+		if err != nil {
+			return err
+		}
+		if len(members) > 1 {
+			// What a cut that died has left of the group is of another moment, and was
+			// reported to nobody.
+			if err := p.DeleteSnapshot(m.Name); err != nil {
+				return err
+			}
+		}
+		c, err := p.CopyToSnapshot(m.Name, m.Spec.Volume, func() pool.Cut { return at })
+		if err != nil {
+			return err
+		}
 		defer c.Drop()
-		at, err = r.o.Cutter.Volumes(ctx, cut.Copy{Volume: s.Spec.Volume, To: c})
+		copies = append(copies, cut.Copy{Volume: m.Spec.Volume, To: c})
 	}
-	if err == nil {
-		err = checkSize(c, s)
+	at, err := r.o.Cutter.Volumes(ctx, copies...)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		err = c.Finish()
+	for i, c := range copies {
+		if err := checkSize(c.To, members[i]); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		return true, result, nil
+	for _, c := range slices.Backward(copies) {
+		if err := c.To.Finish(); err != nil {
+			return err
+		}
 	}
-	next, soon := problem(err)
-	result.RequeueAfter = notReadyIn
-	if soon {
-		result.RequeueAfter = serverAgain
-	}
-	return false, result, r.report(ctx, s, next)
+	return nil
 }
 
 // grewError says that a volume was made larger between the request for the snapshot

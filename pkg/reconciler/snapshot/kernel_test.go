@@ -63,11 +63,16 @@ func (s *server) Cut(_ context.Context, copies []serverclient.Copy) (time.Durati
 	if s.err != nil {
 		return 0, s.err
 	}
-	b, err := os.ReadFile(s.pool.VolumePath(copies[0].VolumeID))
-	if err != nil {
-		return 0, err
+	for _, c := range copies {
+		b, err := os.ReadFile(s.pool.VolumePath(c.VolumeID))
+		if err == nil {
+			err = os.WriteFile(c.TargetPath, b, 0)
+		}
+		if err != nil {
+			return 0, err
+		}
 	}
-	return 3 * time.Millisecond, os.WriteFile(copies[0].TargetPath, b, 0)
+	return 3 * time.Millisecond, nil
 }
 
 type rig struct {
@@ -254,4 +259,71 @@ func TestCutWaitsForTheLock(t *testing.T) {
 	release()
 	r.must()
 	r.condition(metav1.ConditionTrue, "Cut")
+}
+
+// One of a group cuts for all; what a cut that died has left is not mixed with the next.
+func TestGroupIsCutTogether(t *testing.T) {
+	r := newRig(t)
+	r.server.attached = true
+	if err := r.pool.Create("w", 16*mib); err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	if err := r.o.Client.Delete(ctx, r.get()); err != nil {
+		t.Fatal(err)
+	}
+	r.must()
+	member := func(name string) types.NamespacedName { return types.NamespacedName{Name: name} }
+	make := func(name, volume string) {
+		t.Helper()
+		s := &v1alpha1.UblkSnapshot{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 1, Finalizers: []string{v1alpha1.SnapshotFinalizer}},
+			Spec: v1alpha1.UblkSnapshotSpec{Volume: volume, Node: "here", Pool: "default", CSIName: name, SizeBytes: 16 * mib,
+				Group: "g", GroupMembers: []string{"g2", "g1"}},
+		}
+		if err := r.o.Client.Create(ctx, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func(name string) (again ctrl.Result, s *v1alpha1.UblkSnapshot) {
+		t.Helper()
+		again, err := r.Reconcile(ctx, ctrl.Request{NamespacedName: member(name)})
+		s = &v1alpha1.UblkSnapshot{}
+		if err := errors.Join(err, r.o.Client.Get(ctx, member(name), s)); err != nil {
+			t.Fatal(err)
+		}
+		return again, s
+	}
+	make("g1", "v")
+	if again, s := look("g1"); again.RequeueAfter == 0 || s.Status.CreatedAt != nil || r.server.cuts > 0 {
+		t.Errorf("cut before all of the group are known: %+v", s.Status)
+	}
+	make("g2", "w")
+	// As a process leaves it that died between the two: the first one's file is last.
+	c, err := r.pool.CopyToSnapshot("g2", "w", func() pool.Cut { return pool.Cut{At: time.Unix(1, 0)} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.FillFromVolume("w"), c.Finish()); err != nil {
+		t.Fatal(err)
+	}
+	c.Drop()
+	if again, s := look("g2"); again.RequeueAfter == 0 || s.Status.CreatedAt != nil {
+		t.Errorf("half a group is reported: %+v", s.Status)
+	}
+	_, s1 := look("g1")
+	_, s2 := look("g2")
+	if s1.Status.CreatedAt == nil || s2.Status.CreatedAt == nil || !s1.Status.CreatedAt.Equal(s2.Status.CreatedAt) || r.server.cuts != 1 {
+		t.Errorf("cut at %v and %v, with %d cuts", s1.Status.CreatedAt, s2.Status.CreatedAt, r.server.cuts)
+	}
+	// One that is lost is neither cut alone nor has the others cut again.
+	if err := r.pool.DeleteSnapshot("g2"); err != nil {
+		t.Fatal(err)
+	}
+	if _, s := look("g2"); !meta.IsStatusConditionFalse(s.Status.Conditions, v1alpha1.SnapshotReady) || r.server.cuts != 1 {
+		t.Errorf("%+v, %d cuts", s.Status, r.server.cuts)
+	}
+	if err := errors.Join(r.pool.DeleteSnapshot("g1"), r.pool.Delete("w")); err != nil {
+		t.Fatal(err)
+	}
 }

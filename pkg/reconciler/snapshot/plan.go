@@ -14,6 +14,8 @@ type observation struct {
 	finalizer   bool // ours is on the object
 	deleting    bool // it has a deletion timestamp
 	cut         bool // the status says when it was cut
+	follows     bool // another one of its group cuts it
+	waits       bool // and has still to do that
 	pool        poolState
 	poolMessage string
 	file        bool
@@ -25,6 +27,7 @@ type verb string
 const (
 	ignore   verb = "ignore"   // nothing, until the object changes
 	adopt    verb = "adopt"    // put the finalizer on
+	wait     verb = "wait"     // for another one of the group
 	cutNow   verb = "cut"      // copy the volume
 	ready    verb = "ready"    // report that all is as it should be
 	notReady verb = "notReady" // report why it is not, and look again
@@ -54,9 +57,11 @@ func plan(o observation) step {
 		return step{verb: remove}
 	case o.deleting:
 		return step{verb: release}
+	case o.waits:
+		return step{verb: wait}
 	case o.file:
 		return step{ready, "Cut", "the snapshot's file exists and is durable"}
-	case o.cut:
+	case o.cut, o.follows:
 		return step{notReady, reasonFileMissing, "the snapshot's file was there and is gone. It is not cut anew, since the volume has changed; restore the file, or delete the snapshot"}
 	}
 	return step{verb: cutNow}

@@ -24,6 +24,9 @@ func TestPlan(t *testing.T) {
 		"deleted, and the file is gone":                         {good(func(o *observation) { o.deleting, o.file = true, false }), release, ""},
 		"deleted before it was cut: it never is":                {observation{finalizer: true, deleting: true}, release, ""},
 		"deleted, and the pool can't be reached: kept":          {good(func(o *observation) { o.deleting, o.pool = true, poolFailed }), notReady, "PoolFailed"},
+		"one of a group that is not cut yet, file or not":       {good(func(o *observation) { o.cut, o.waits = false, true }), wait, ""},
+		"one of a group that was cut, and its file is gone":     {good(func(o *observation) { o.cut, o.follows, o.file = false, true, false }), notReady, "FileMissing"},
+		"deleted while it waits for its group":                  {observation{finalizer: true, deleting: true, waits: true}, release, ""},
 		"released already":                                      {observation{deleting: true}, ignore, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

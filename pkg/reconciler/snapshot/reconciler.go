@@ -112,6 +112,8 @@ func (r *Reconciler) observe(s *v1alpha1.UblkSnapshot) observation {
 		}
 		return o
 	}
+	// Before the file is looked at: it may appear in between, and then the rest is there.
+	o.follows, o.waits = first(s) != s.Name, r.waits(s)
 	_, err = p.Snapshot(s.Name)
 	switch {
 	case err == nil:
@@ -127,6 +129,8 @@ func (r *Reconciler) take(ctx context.Context, s *v1alpha1.UblkSnapshot, next st
 	switch next.verb {
 	case adopt:
 		return true, result, r.setFinalizer(ctx, s, true)
+	case wait:
+		return false, reconcile.Result{RequeueAfter: busyAgain}, nil
 	case cutNow:
 		return r.cut(ctx, s)
 	case ready:
