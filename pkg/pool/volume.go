@@ -166,12 +166,7 @@ func (p *Pool) Size(id string) (int64, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.ephemeral[id]; ok {
-		p.ephemeralBytes += st.Size - p.sizes[id]
-	}
-	// Also takes in a file that somebody put there.
-	p.promised += st.Size - p.sizes[id]
-	p.sizes[id] = st.Size
+	p.setSize(id, st.Size) // also takes in a file that somebody put there
 	return st.Size, nil
 }
 
