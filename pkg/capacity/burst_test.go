@@ -2,6 +2,7 @@ package capacity
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -58,6 +59,7 @@ func FuzzLedger(f *testing.F) {
 	for seed := range uint64(64) {
 		f.Add(seed, uint16(400))
 	}
+	f.Add(uint64(97), uint16(438)) // a growth that was undone, and seen only then
 	f.Fuzz(func(t *testing.T, seed uint64, steps uint16) {
 		w := &world{t: t, l: New(Options{}), rnd: rand.New(rand.NewPCG(seed, 1)), objects: map[string]Volume{}}
 		for _, n := range []string{"a", "b", "c"} {
@@ -85,7 +87,7 @@ type world struct {
 func (w *world) step() {
 	name := fmt.Sprint("v", w.rnd.IntN(12))
 	v, exists := w.objects[name]
-	switch w.rnd.IntN(4) {
+	switch w.rnd.IntN(6) {
 	case 0, 1: // CreateVolume
 		if exists {
 			return
@@ -117,7 +119,37 @@ func (w *world) step() {
 		}
 	case 3:
 		w.deliver()
+	case 4, 5: // ControllerExpandVolume
+		if exists {
+			w.grow(v)
+		}
 	}
+}
+
+// grow asks for more, by an object that may be as the watch has shown it last.
+func (w *world) grow(v Volume) {
+	to := v.Bytes + w.rnd.Int64N(30)
+	if err := w.l.Grow(v, to); err != nil {
+		return
+	}
+	if w.rnd.IntN(4) == 0 { // the patch was refused
+		w.l.StopGrowing(v)
+		return
+	}
+	grown := w.change(v, to)
+	if w.rnd.IntN(3) == 0 { // the node had no room
+		w.l.StopGrowing(w.change(grown, v.Bytes))
+	}
+}
+
+func (w *world) change(v Volume, bytes int64) Volume {
+	v.Bytes, v.Generation = bytes, v.Generation+1
+	w.objects[v.Name] = v
+	w.watch = append(w.watch, func() { w.l.SetVolume(v) })
+	if w.rnd.IntN(2) == 0 {
+		w.deliver()
+	}
+	return v
 }
 
 func (w *world) deliver() {
@@ -153,6 +185,16 @@ func (w *world) check() {
 }
 
 func (w *world) drain() {
+	for len(w.watch) > 0 {
+		w.deliver()
+	}
+	used := map[Place]int64{}
+	for _, v := range w.objects {
+		used[v.Place] += v.Bytes
+	}
+	if !maps.Equal(used, w.l.promised) {
+		w.t.Fatalf("all is seen, and %v promised where %v exist", w.l.promised, used)
+	}
 	for name, v := range w.objects {
 		w.watch = append(w.watch, func() { w.l.DeleteVolume(name, v.UID) })
 	}

@@ -38,6 +38,8 @@ type Volume struct {
 	UID   string
 	Place Place
 	Bytes int64
+	// Generation counts up when what the volume should be changes. Only Grow needs it.
+	Generation int64
 }
 
 // Place is a pool on a node.

@@ -25,7 +25,7 @@ func (l *Ledger) Hold(name string, at Place, bytes int64) error {
 	if free := max(l.limit(pool)-l.promised[at], 0); free < bytes {
 		return refuse(fmt.Sprintf("%d bytes are free", free))
 	}
-	l.change(name, func(p promise) promise { return append(p, holding{"", at, bytes}) })
+	l.change(name, func(p promise) promise { return append(p, holding{place: at, bytes: bytes}) })
 	return nil
 }
 

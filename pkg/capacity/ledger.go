@@ -34,7 +34,14 @@ type holding struct {
 	uid   string // of the object; "" for a reservation without one yet
 	place Place
 	bytes int64
+	// growing is what bytes are to become: see Grow. 0 means that they stay.
+	growing int64
+	// generation that bytes are of, if Grow or StopGrowing said so.
+	generation int64
 }
+
+// takes is what the holding counts with.
+func (h holding) takes() int64 { return max(h.bytes, h.growing) }
 
 // New returns an empty ledger.
 func New(o Options) *Ledger {
@@ -67,7 +74,16 @@ func (l *Ledger) DeleteNode(name string) {
 // this very volume is the volume from now on.
 func (l *Ledger) SetVolume(v Volume) {
 	l.update(v.Name, func(p promise) promise {
-		return append(p.without(v.UID), holding{v.UID, v.Place, v.Bytes})
+		h := holding{uid: v.UID, place: v.Place, bytes: v.Bytes}
+		if i := p.find(v.UID); i >= 0 {
+			switch known := p[i]; {
+			case v.Generation < known.generation:
+				return p // the watch is behind what a caller knew
+			case known.growing > v.Bytes:
+				h.growing = known.growing // not seen yet
+			}
+		}
+		return append(p.without(v.UID), h)
 	})
 }
 
@@ -90,7 +106,7 @@ func (l *Ledger) Commit(name, uid string) {
 		if p.find(uid) >= 0 { // seen before the create call returned
 			return p
 		}
-		return append(p, holding{uid, h.place, h.bytes})
+		return append(p, holding{uid: uid, place: h.place, bytes: h.bytes})
 	})
 }
 
@@ -131,7 +147,7 @@ func (l *Ledger) change(name string, change func(promise) promise) {
 // exist at a time, so in each place the largest holding is all that it can take.
 func (l *Ledger) count(p promise, sign int64) {
 	for i, h := range p {
-		largest := h.bytes
+		largest := h.takes()
 		for j, other := range p {
 			if other.place != h.place || i == j {
 				continue
@@ -140,7 +156,7 @@ func (l *Ledger) count(p promise, sign int64) {
 				largest = 0
 				break
 			}
-			largest = max(largest, other.bytes)
+			largest = max(largest, other.takes())
 		}
 		l.add(h.place, sign*largest)
 	}

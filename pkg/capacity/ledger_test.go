@@ -117,6 +117,23 @@ func TestReservation(t *testing.T) {
 	gone := func(uid string) func(*testing.T, *Ledger) {
 		return func(_ *testing.T, l *Ledger) { l.DeleteVolume("v", uid) }
 	}
+	grow := func(uid string, from, to, generation int64) func(*testing.T, *Ledger) {
+		return func(t *testing.T, l *Ledger) {
+			if err := l.Grow(Volume{Name: "v", UID: uid, Place: at, Bytes: from, Generation: generation}, to); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	stop := func(bytes, generation int64) func(*testing.T, *Ledger) {
+		return func(_ *testing.T, l *Ledger) {
+			l.StopGrowing(Volume{Name: "v", UID: "1", Place: at, Bytes: bytes, Generation: generation})
+		}
+	}
+	at2 := func(bytes, generation int64) func(*testing.T, *Ledger) {
+		return func(_ *testing.T, l *Ledger) {
+			l.SetVolume(Volume{Name: "v", UID: "1", Place: at, Bytes: bytes, Generation: generation})
+		}
+	}
 	type steps = []func(*testing.T, *Ledger)
 	cases := map[string]struct {
 		steps steps
@@ -134,6 +151,14 @@ func TestReservation(t *testing.T) {
 		"and takes them over at the commit":                        {steps{reserve(10), seen("1", 10), commit("1"), gone("1")}, 0},
 		"seeing it again changes nothing":                          {steps{reserve(10), commit("1"), seen("1", 10), seen("1", 10)}, 10},
 		"a volume that grew counts its new size":                   {steps{seen("1", 10), seen("1", 30)}, 30},
+		"a growth holds what the volume is to have":                {steps{at2(10, 1), grow("1", 10, 30, 1)}, 30},
+		"a growth of a volume that was not seen yet":               {steps{grow("1", 10, 30, 1), at2(10, 1)}, 30},
+		"its old size seen again does not end the growth":          {steps{at2(10, 1), grow("1", 10, 30, 1), at2(10, 1)}, 30},
+		"its new size does":                                        {steps{at2(10, 1), grow("1", 10, 30, 1), at2(30, 2), at2(10, 3)}, 10},
+		"one that is given up holds no more":                       {steps{at2(10, 1), grow("1", 10, 30, 1), stop(10, 1)}, 10},
+		"one that was undone is, whatever is still on its way":     {steps{at2(10, 1), grow("1", 10, 30, 1), stop(10, 3), at2(30, 2), at2(10, 3)}, 10},
+		"one that is given up keeps what it grew before":           {steps{at2(10, 1), grow("1", 10, 30, 1), grow("1", 30, 40, 2), stop(30, 2)}, 30},
+		"a late sight of an earlier growth does not end this one":  {steps{at2(10, 1), grow("1", 10, 20, 3), at2(30, 2), at2(10, 3)}, 20},
 		"a volume that is gone frees them":                         {steps{reserve(10), commit("1"), seen("1", 10), gone("1")}, 0},
 		"gone without ever being seen frees them too":              {steps{reserve(10), commit("1"), gone("1")}, 0},
 		"a late sight of an earlier object of the name: no effect": {steps{reserve(10), commit("2"), seen("1", 10), gone("1")}, 10},

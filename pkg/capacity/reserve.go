@@ -37,7 +37,7 @@ func (l *Ledger) Reserve(q Request) (Place, error) {
 	if err != nil {
 		return Place{}, err
 	}
-	l.change(q.Name, func(p promise) promise { return append(p, holding{"", at, q.Bytes}) })
+	l.change(q.Name, func(p promise) promise { return append(p, holding{place: at, bytes: q.Bytes}) })
 	return at, nil
 }
 
