@@ -12,7 +12,7 @@ const VolumeFinalizer = "csi-ublk.io/volume"
 type VolumeState string
 
 const (
-	// VolumePresent: the file exists with spec.capacityBytes.
+	// VolumePresent: the file exists, and has spec.capacityBytes if the pool has room.
 	VolumePresent VolumeState = "Present"
 	// VolumeAbsent: the file is to go. The node refuses while the volume is in
 	// use (condition InUse) and changes nothing then.
@@ -21,7 +21,10 @@ const (
 
 // Condition types of a UblkVolume.
 const (
-	// VolumeReady is True when the file exists, has its full size and is durable.
+	// VolumeReady is True when the file exists and is durable: the volume can be used.
+	// It has its full size then, spec.capacityBytes, unless the reason is PoolFull: it
+	// was to grow, the pool has no room, and it stays as large as status.capacityBytes
+	// says. The node does not try again until spec changes.
 	VolumeReady = "Ready"
 	// VolumeCreated turns True when the file was made, and never back: a volume
 	// that has it and no file has lost its data, and is not made anew.
@@ -34,7 +37,7 @@ const (
 	VolumeHealthy = "Healthy"
 )
 
-// Reasons of VolumeReady being False.
+// Reasons of VolumeReady being False, but for PoolFull of a volume that exists.
 const (
 	ReasonPoolFull    = "PoolFull"    // the pool has no room for the volume's full size
 	ReasonPoolMissing = "PoolMissing" // the node has no such pool
@@ -43,7 +46,7 @@ const (
 	// exists, and with it the volume's data.
 	ReasonNodeGone    = "NodeGone"
 	ReasonFileMissing = "FileMissing" // the file was there and is gone: the data is lost
-	ReasonFileSize    = "FileSize"    // the file has another size than spec.capacityBytes
+	ReasonFileSize    = "FileSize"    // the file is larger than spec.capacityBytes
 )
 
 // VolumeSource is where a volume's first bytes come from: one of the two. It lies in
@@ -88,7 +91,6 @@ type VolumeLimits struct {
 // +kubebuilder:validation:XValidation:rule="self.csiName == oldSelf.csiName",message="spec.csiName is immutable"
 // +kubebuilder:validation:XValidation:rule="self.queues == oldSelf.queues && self.queueDepth == oldSelf.queueDepth",message="spec.queues and spec.queueDepth are immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source) && (!has(self.source) || self.source == oldSelf.source)",message="spec.source is immutable"
-// +kubebuilder:validation:XValidation:rule="self.capacityBytes >= oldSelf.capacityBytes",message="spec.capacityBytes can only grow"
 type UblkVolumeSpec struct {
 	// Node is the name of the Kubernetes node that holds the volume.
 	// +kubebuilder:validation:MinLength=1
@@ -131,6 +133,8 @@ type UblkVolumeSpec struct {
 type UblkVolumeStatus struct {
 	// ObservedGeneration is the metadata.generation that this status answers.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// CapacityBytes is the size of the volume's file.
+	CapacityBytes int64 `json:"capacityBytes,omitempty"`
 	// AllocatedBytes is the space that the file takes in its pool.
 	AllocatedBytes int64 `json:"allocatedBytes,omitempty"`
 	// DeviceBytes is the size of the volume's block device, while it has one. It stays
@@ -157,12 +161,13 @@ type UblkVolumeStatus struct {
 // +kubebuilder:selectablefield:JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
-// +kubebuilder:printcolumn:name="Capacity",type=integer,JSONPath=`.spec.capacityBytes`
+// +kubebuilder:printcolumn:name="Capacity",type=integer,JSONPath=`.status.capacityBytes`
 // +kubebuilder:printcolumn:name="Allocated",type=integer,JSONPath=`.status.allocatedBytes`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Trouble",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Healthy")].reason`
 // +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.spec.capacityBytes >= oldSelf.spec.capacityBytes || (has(oldSelf.status) && has(oldSelf.status.capacityBytes) && self.spec.capacityBytes >= oldSelf.status.capacityBytes)",message="spec.capacityBytes can only grow, or give up a growth that has not come about"
 type UblkVolume struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -29,12 +29,17 @@ type observation struct {
 	wantBytes int64
 	created   bool // condition Created: the file was made once
 	refused   bool // condition InUse is True, given at this generation
+	// growthRefused is what condition Ready says, at this generation, of a growth that
+	// the pool had no room for; "" if it says no such thing.
+	growthRefused string
+	reportedBytes int64 // status.capacityBytes
 	// The node.
 	pool        poolState
 	poolMessage string
 	file        bool
 	fileBytes   int64
-	use         use // looked at only when the volume is to go
+	use         use   // looked at unless the volume is new
+	deviceBytes int64 // if in use
 }
 
 // verb is what to do next.
@@ -44,6 +49,9 @@ const (
 	ignore   verb = "ignore"   // nothing, until the object changes
 	adopt    verb = "adopt"    // put the finalizer on
 	create   verb = "create"   // make the file
+	grow     verb = "grow"     // make the file larger
+	resize   verb = "resize"   // make the device as large as the file
+	retry    verb = "retry"    // nothing yet: look again soon
 	ready    verb = "ready"    // report that all is as it should be
 	notReady verb = "notReady" // report why it is not, and look again
 	refuse   verb = "refuse"   // answer that the volume is in use, and keep it
@@ -102,8 +110,22 @@ func planPresence(o observation) step {
 		return step{notReady, reasonFileMissing, "the volume's file was there and is gone: its data is lost or elsewhere. An empty one is not put in its place; restore the file, or delete the volume"}
 	case !o.file:
 		return step{verb: create}
-	case o.fileBytes != o.wantBytes:
-		return step{notReady, reasonFileSize, fmt.Sprintf("the file has %d bytes and spec.capacityBytes is %d; a volume can't be resized yet", o.fileBytes, o.wantBytes)}
+	}
+	return planSize(o)
+}
+
+func planSize(o observation) step {
+	switch {
+	case o.fileBytes > o.wantBytes:
+		return step{notReady, reasonFileSize, fmt.Sprintf("the file has %d bytes and spec.capacityBytes is %d: a volume is never made smaller; set spec.capacityBytes to what the file has", o.fileBytes, o.wantBytes)}
+	case o.fileBytes < o.wantBytes && o.growthRefused != "":
+		return step{ready, reasonPoolFull, o.growthRefused}
+	case o.fileBytes < o.wantBytes:
+		return step{verb: grow}
+	case o.use == inUse && o.deviceBytes < o.fileBytes:
+		return step{verb: resize}
+	case o.use == unknown && o.reportedBytes != o.fileBytes:
+		return step{verb: retry} // whether there is a device that has to grow too
 	}
 	return step{ready, "Created", "the file exists with its full size"}
 }

@@ -9,7 +9,7 @@ func TestPlan(t *testing.T) {
 	const full = 1 << 20
 	// A volume as it should be; each row says what differs.
 	good := func(change func(*observation)) observation {
-		o := observation{finalizer: true, wantBytes: full, created: true, file: true, fileBytes: full}
+		o := observation{finalizer: true, wantBytes: full, created: true, file: true, fileBytes: full, reportedBytes: full}
 		change(&o)
 		return o
 	}
@@ -24,7 +24,17 @@ func TestPlan(t *testing.T) {
 		"a new volume is made":                                     {good(func(o *observation) { o.created, o.file = false, false }), create, "", ""},
 		"a file made by a call that never reported is taken":       {good(func(o *observation) { o.created = false }), ready, "Created", ""},
 		"a file that was lost is not replaced by an empty one":     {good(func(o *observation) { o.file = false }), notReady, "FileMissing", "data is lost"},
-		"a file of another size is reported":                       {good(func(o *observation) { o.wantBytes *= 2 }), notReady, "FileSize", "resized"},
+		"a file that is too large is not touched":                  {good(func(o *observation) { o.wantBytes /= 2 }), notReady, "FileSize", "never made smaller"},
+		"a file that is too small grows":                           {good(func(o *observation) { o.wantBytes *= 2 }), grow, "", ""},
+		"it grows under a user too":                                {good(func(o *observation) { o.wantBytes *= 2; o.use, o.deviceBytes = inUse, full }), grow, "", ""},
+		"and without an answer of the device server":               {good(func(o *observation) { o.wantBytes *= 2; o.use = unknown }), grow, "", ""},
+		"a growth without room is not tried again":                 {good(func(o *observation) { o.wantBytes *= 2; o.growthRefused = "full" }), ready, "PoolFull", "full"},
+		"a refusal does not matter once the size is right":         {good(func(o *observation) { o.growthRefused = "full" }), ready, "Created", ""},
+		"a device smaller than the file grows":                     {good(func(o *observation) { o.use, o.deviceBytes = inUse, full/2 }), resize, "", ""},
+		"a device as large as the file is left alone":              {good(func(o *observation) { o.use, o.deviceBytes = inUse, full }), ready, "Created", ""},
+		"a growth is not reported while the device is not known":   {good(func(o *observation) { o.use, o.reportedBytes = unknown, full/2 }), retry, "", ""},
+		"a volume that was lost does not grow":                     {good(func(o *observation) { o.file, o.wantBytes = false, 2*full }), notReady, "FileMissing", ""},
+		"a volume that is to go does not grow":                     {good(func(o *observation) { o.absent, o.wantBytes = true, 2*full }), remove, "", ""},
 		"a pool that is not configured":                            {good(func(o *observation) { o.pool, o.poolMessage = poolMissing, "no such pool" }), notReady, "PoolMissing", "no such pool"},
 		"a pool that failed says nothing about the file":           {good(func(o *observation) { o.pool, o.file = poolFailed, false }), notReady, "PoolFailed", ""},
 		"presence needs no answer of the device server":            {good(func(o *observation) { o.use = unknown }), ready, "Created", ""},

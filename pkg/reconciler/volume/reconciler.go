@@ -40,10 +40,13 @@ const (
 	reasonServer      = "ServerUnavailable"
 )
 
-// Devices is the device server: Get returns NOT_FOUND for a volume that is not
-// attached.
+// Devices is the device server.
 type Devices interface {
+	// Get returns NOT_FOUND for a volume that is not attached.
 	Get(ctx context.Context, volumeID string) (serverclient.Device, error)
+	// Resize makes the device as large as the file is, and returns its size; 0 for a
+	// volume that is not attached. UNIMPLEMENTED: the kernel can't.
+	Resize(ctx context.Context, volumeID string) (sizeBytes int64, err error)
 }
 
 // Options configures a Reconciler. All fields but those that say so are required.
@@ -114,6 +117,7 @@ func (r *Reconciler) Prompt(volumeID string) {
 
 const (
 	busyAgain    = 100 * time.Millisecond // another operation has the volume's lock
+	retryAgain   = 500 * time.Millisecond // the device server does not answer
 	waitingAgain = 5 * time.Second        // a detach prompts it earlier
 	notReadyIn   = 10 * time.Second
 	resyncEvery  = 10 * time.Minute
@@ -141,7 +145,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 
 // next takes one step. again asks for another look at what it led to.
 func (r *Reconciler) next(ctx context.Context, v *v1alpha1.UblkVolume) (again bool, result reconcile.Result, err error) {
-	s := plan(r.observe(ctx, v))
+	o := r.observe(ctx, v)
+	s := plan(o)
 	if touches(s.verb) {
 		release, _, ok := r.o.Locks.TryAcquire(v.Name, "reconcile")
 		if !ok {
@@ -149,9 +154,10 @@ func (r *Reconciler) next(ctx context.Context, v *v1alpha1.UblkVolume) (again bo
 		}
 		defer release()
 		// Only what is seen under the lock stays true until the step is taken.
-		s = plan(r.observe(ctx, v))
+		o = r.observe(ctx, v)
+		s = plan(o)
 	}
-	return r.take(ctx, v, s)
+	return r.take(ctx, v, o, s)
 }
 
 // touches says whether a step needs the volume's lock. Looking and reporting do
@@ -160,20 +166,26 @@ func (r *Reconciler) next(ctx context.Context, v *v1alpha1.UblkVolume) (again bo
 // has it, and the unpublish that may follow at once must not find a lock.
 func touches(v verb) bool {
 	switch v {
-	case create, remove, refuse:
+	case create, grow, remove, refuse:
 		return true
 	}
 	return false
 }
 
-func (r *Reconciler) take(ctx context.Context, v *v1alpha1.UblkVolume, s step) (again bool, result reconcile.Result, err error) {
+func (r *Reconciler) take(ctx context.Context, v *v1alpha1.UblkVolume, o observation, s step) (again bool, result reconcile.Result, err error) {
 	switch s.verb {
 	case adopt:
 		return true, result, r.setFinalizer(ctx, v, true)
 	case create:
 		return r.create(ctx, v)
+	case grow:
+		return r.grow(ctx, v, o)
+	case resize:
+		return r.resize(ctx, v, o)
+	case retry:
+		return false, reconcile.Result{RequeueAfter: retryAgain}, nil
 	case ready:
-		return false, reconcile.Result{RequeueAfter: resyncEvery + rand.N(resyncEvery)}, r.report(ctx, v, s)
+		return r.ready(ctx, v, o, s)
 	case notReady:
 		return false, reconcile.Result{RequeueAfter: notReadyIn}, r.report(ctx, v, s)
 	case refuse:
@@ -188,6 +200,11 @@ func (r *Reconciler) take(ctx context.Context, v *v1alpha1.UblkVolume, s step) (
 	return false, result, nil
 }
 
+// ready reports a volume that needs nothing more for now, and its sizes.
+func (r *Reconciler) ready(ctx context.Context, v *v1alpha1.UblkVolume, o observation, s step) (again bool, result reconcile.Result, err error) {
+	return false, reconcile.Result{RequeueAfter: resyncEvery + rand.N(resyncEvery)}, r.reportSeen(ctx, v, s, &o)
+}
+
 func (r *Reconciler) observe(ctx context.Context, v *v1alpha1.UblkVolume) observation {
 	o := observation{
 		finalizer: controllerutil.ContainsFinalizer(v, v1alpha1.VolumeFinalizer),
@@ -195,12 +212,15 @@ func (r *Reconciler) observe(ctx context.Context, v *v1alpha1.UblkVolume) observ
 		absent:    v.Spec.State == v1alpha1.VolumeAbsent,
 		wantBytes: v.Spec.CapacityBytes,
 		created:   meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.VolumeCreated),
+
+		growthRefused: growthRefused(v),
+		reportedBytes: v.Status.CapacityBytes,
 	}
 	if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.VolumeInUse); c != nil {
 		o.refused = c.Status == "True" && c.ObservedGeneration == v.Generation
 	}
-	if o.deleting || o.absent {
-		o.use = r.use(ctx, v.Name)
+	if o.deleting || o.absent || o.created {
+		r.observeDevice(ctx, v.Name, &o)
 	}
 	r.observePool(v, &o)
 	return o
@@ -225,15 +245,16 @@ func (r *Reconciler) observePool(v *v1alpha1.UblkVolume, o *observation) {
 	}
 }
 
-func (r *Reconciler) use(ctx context.Context, id string) use {
-	_, err := r.o.Devices.Get(ctx, id)
+func (r *Reconciler) observeDevice(ctx context.Context, id string, o *observation) {
+	device, err := r.o.Devices.Get(ctx, id)
 	switch driver.Code(err) {
 	case codes.OK:
-		return inUse
+		o.use, o.deviceBytes = inUse, int64(device.SizeBytes)
 	case codes.NotFound:
-		return unused
+		o.use = unused
+	default:
+		o.use = unknown
 	}
-	return unknown
 }
 
 func (r *Reconciler) create(ctx context.Context, v *v1alpha1.UblkVolume) (again bool, result reconcile.Result, err error) {

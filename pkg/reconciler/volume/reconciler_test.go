@@ -34,6 +34,26 @@ type devices struct {
 	mu       sync.Mutex
 	attached map[string]bool
 	down     bool
+	sizes    map[string]uint64              // of devices
+	resize   func(id string) (int64, error) // nil: the kernel can't
+}
+
+func (d *devices) Resize(_ context.Context, id string) (int64, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.down:
+		return 0, status.Error(codes.Unavailable, "no server")
+	case !d.attached[id]:
+		return 0, nil
+	case d.resize == nil:
+		return 0, status.Error(codes.Unimplemented, "no UPDATE_SIZE")
+	}
+	size, err := d.resize(id)
+	if err == nil {
+		d.sizes[id] = uint64(size)
+	}
+	return size, err
 }
 
 func (d *devices) Get(_ context.Context, id string) (serverclient.Device, error) {
@@ -43,7 +63,7 @@ func (d *devices) Get(_ context.Context, id string) (serverclient.Device, error)
 	case d.down:
 		return serverclient.Device{}, status.Error(codes.Unavailable, "no server")
 	case d.attached[id]:
-		return serverclient.Device{VolumeID: id}, nil
+		return serverclient.Device{VolumeID: id, SizeBytes: d.sizes[id]}, nil
 	}
 	return serverclient.Device{}, status.Error(codes.NotFound, "not attached")
 }
@@ -76,7 +96,7 @@ func newRig(t *testing.T) *rig {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, devices: &devices{attached: map[string]bool{}}, pool: opened[0]}
+	r := &rig{t: t, devices: &devices{attached: map[string]bool{}, sizes: map[string]uint64{}}, pool: opened[0]}
 	t.Cleanup(func() { r.pool.Close() })
 	api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.UblkVolume{}).
 		WithInterceptorFuncs(interceptor.Funcs{

@@ -20,11 +20,19 @@ const allocatedNoiseBytes = 16 << 20
 
 // report writes the status that a step leads to, if it is another one.
 func (r *Reconciler) report(ctx context.Context, v *v1alpha1.UblkVolume, s step) error {
+	return r.reportSeen(ctx, v, s, nil)
+}
+
+// reportSeen is report that also writes what was seen; nil means that this is not known.
+func (r *Reconciler) reportSeen(ctx context.Context, v *v1alpha1.UblkVolume, s step, seen *observation) error {
 	before := v.DeepCopy()
 	v.Status.ObservedGeneration = v.Generation
 	v.Status.Conditions = conditions(v.Status.Conditions, v.Generation, v.Spec.State, s)
 	if r.o.Problems != nil {
 		v.Status.Conditions = healthy(v.Status.Conditions, v.Generation, r.o.Problems(v.Name))
+	}
+	if seen != nil {
+		seen.report(v)
 	}
 	if s.verb == ready {
 		r.reportAllocated(v, !equality.Semantic.DeepEqual(before.Status, v.Status))
