@@ -19,6 +19,7 @@ const (
 	phaseFsck    phase = "fsck"
 	phaseUUID    phase = "uuid"
 	phaseMount   phase = "mount"
+	phaseGrow    phase = "grow"
 	phasePublish phase = "publish"
 	phaseUnmount phase = "unmount"
 	phaseDetach  phase = "detach"

@@ -33,6 +33,9 @@ type Devices interface {
 	Detach(ctx context.Context, volumeID string) error
 	// Get returns one volume's device, or NOT_FOUND.
 	Get(ctx context.Context, volumeID string) (client.Device, error)
+	// Resize makes the device as large as its file, and returns that size; 0 if the
+	// volume is not attached. UNIMPLEMENTED: the kernel can't.
+	Resize(ctx context.Context, volumeID string) (sizeBytes uint64, err error)
 	// Info says how many devices there may be.
 	Info(ctx context.Context) (client.Info, error)
 }
@@ -169,6 +172,7 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
 		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
 		csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH,
+		csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
 		// Makes Kubernetes tell ReadWriteOnce, which may be in several pods of a
 		// node, from ReadWriteOncePod.
 		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,

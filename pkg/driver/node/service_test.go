@@ -37,6 +37,7 @@ func (emptyServer) Detach(context.Context, string) error { return nil }
 func (emptyServer) Get(context.Context, string) (client.Device, error) {
 	return client.Device{}, status.Error(codes.NotFound, "not attached")
 }
+func (emptyServer) Resize(context.Context, string) (uint64, error) { return 0, nil }
 func (emptyServer) Info(context.Context) (client.Info, error) {
 	return client.Info{DevicesMax: 100}, nil
 }

@@ -72,7 +72,10 @@ func (s *Service) stage(ctx context.Context, id, staging string, a access, o dev
 	if err := s.separate(ctx, id, device, a, o); err != nil {
 		return err
 	}
-	return s.mountStaging(ctx, id, device, staging, a, ready)
+	if err := s.mountStaging(ctx, id, device, staging, a, ready); err != nil {
+		return err
+	}
+	return s.fillStaged(device, staging, a, isNew)
 }
 
 // checkFile tells a volume that is not here from a pool that is not ready.

@@ -50,7 +50,7 @@ func (r *Reconciler) resize(ctx context.Context, v *v1alpha1.UblkVolume, o obser
 	default:
 		return false, result, fmt.Errorf("resize device: %w", err)
 	}
-	if size != 0 && size < o.fileBytes {
+	if size != 0 && int64(size) < o.fileBytes {
 		return false, result, fmt.Errorf("resize device: it has %d bytes, the file %d", size, o.fileBytes)
 	}
 	return true, result, nil

@@ -46,7 +46,7 @@ type Devices interface {
 	Get(ctx context.Context, volumeID string) (serverclient.Device, error)
 	// Resize makes the device as large as the file is, and returns its size; 0 for a
 	// volume that is not attached. UNIMPLEMENTED: the kernel can't.
-	Resize(ctx context.Context, volumeID string) (sizeBytes int64, err error)
+	Resize(ctx context.Context, volumeID string) (sizeBytes uint64, err error)
 }
 
 // Options configures a Reconciler. All fields but those that say so are required.

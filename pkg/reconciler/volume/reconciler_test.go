@@ -38,7 +38,7 @@ type devices struct {
 	resize   func(id string) (int64, error) // nil: the kernel can't
 }
 
-func (d *devices) Resize(_ context.Context, id string) (int64, error) {
+func (d *devices) Resize(_ context.Context, id string) (uint64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
@@ -53,7 +53,7 @@ func (d *devices) Resize(_ context.Context, id string) (int64, error) {
 	if err == nil {
 		d.sizes[id] = uint64(size)
 	}
-	return size, err
+	return uint64(size), err
 }
 
 func (d *devices) Get(_ context.Context, id string) (serverclient.Device, error) {
