@@ -29,7 +29,7 @@ type node struct {
 
 	mu     sync.Mutex
 	silent bool            // answers nothing
-	full   bool            // answers PoolFull to new volumes
+	full   bool            // answers PoolFull to new volumes and to growth
 	uncut  string          // answers with this reason to new snapshots; "" cuts them
 	inUse  map[string]bool // volumes that are attached
 	files  map[string]bool // volumes that were made
@@ -108,8 +108,11 @@ func (n *node) answer(ctx context.Context, name string) {
 		}
 	case n.full && !n.files[name]:
 		n.status(ctx, v, v1alpha1.VolumeReady, metav1.ConditionFalse, v1alpha1.ReasonPoolFull, "no room left")
+	case n.full && v.Status.CapacityBytes < v.Spec.CapacityBytes:
+		n.status(ctx, v, v1alpha1.VolumeReady, metav1.ConditionTrue, v1alpha1.ReasonPoolFull, "no room left")
 	default:
 		n.files[name] = true
+		v.Status.CapacityBytes = v.Spec.CapacityBytes
 		meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{Type: v1alpha1.VolumeCreated, Status: metav1.ConditionTrue, Reason: "Created"})
 		n.status(ctx, v, v1alpha1.VolumeReady, metav1.ConditionTrue, "Created", "")
 	}

@@ -100,6 +100,20 @@ func TestSchemaKeepsImmutableFields(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a growth that has not come about can be given up", func(t *testing.T) {
+		now := get(t, v.Name)
+		now.Status.CapacityBytes = 8192
+		must(t, api.Status().Update(t.Context(), now))
+		now.Spec.CapacityBytes = 16384
+		must(t, api.Update(t.Context(), now))
+		now.Spec.CapacityBytes = 4096
+		if err := api.Update(t.Context(), now); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "give up a growth") {
+			t.Errorf("less than the file has: %v", err)
+		}
+		now = get(t, v.Name)
+		now.Spec.CapacityBytes = 8192
+		must(t, api.Update(t.Context(), now))
+	})
 	t.Run("a status written with the spec is not taken", func(t *testing.T) {
 		now := get(t, v.Name)
 		now.Status.AllocatedBytes = 1

@@ -78,13 +78,19 @@ func handler[T client.Object](seen, gone func(T)) toolscache.ResourceEventHandle
 }
 
 func (s *Service) volumeSeen(v *v1alpha1.UblkVolume) {
-	s.o.Ledger.SetVolume(capacity.Volume{
-		Name:  v.Name,
-		UID:   string(v.UID),
-		Place: capacity.Place{Node: v.Spec.Node, Pool: v.Spec.Pool},
-		Bytes: v.Spec.CapacityBytes,
-	})
+	s.o.Ledger.SetVolume(ledgerVolume(v))
 	s.waiters.wake(v.Name)
+}
+
+// ledgerVolume is a volume as the ledger knows it.
+func ledgerVolume(v *v1alpha1.UblkVolume) capacity.Volume {
+	return capacity.Volume{
+		Name:       v.Name,
+		UID:        string(v.UID),
+		Place:      capacity.Place{Node: v.Spec.Node, Pool: v.Spec.Pool},
+		Bytes:      v.Spec.CapacityBytes,
+		Generation: v.Generation,
+	}
 }
 
 func (s *Service) volumeGone(v *v1alpha1.UblkVolume) {
