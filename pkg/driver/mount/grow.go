@@ -9,10 +9,11 @@ import (
 	"unsafe"
 
 	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
+	"github.com/csi-ublk/csi-ublk/pkg/pool/mountpoint"
 	"golang.org/x/sys/unix"
 )
 
-// remainderBytes is how much of a device a file system may leave unused: both leave
+// remainderBytes is how much of a device a file system may leave unused: ext4 and XFS leave
 // out a last group that is too small for its own tables.
 const remainderBytes = 16 << 20
 
@@ -66,6 +67,8 @@ func sizeAt(device, path string) (fsSize, error) {
 		return ext4Size(device)
 	case "xfs":
 		return xfsSize(path)
+	case "btrfs":
+		return btrfsSize(path)
 	}
 	return fsSize{}, fmt.Errorf("grow file system %s at %s: %w", fsType, path, errors.ErrUnsupported)
 }
@@ -148,4 +151,23 @@ func xfsSize(path string) (fsSize, error) {
 		return ioctl(path, "XFS_IOC_FSGROWFSDATA", iow('X', 110, unsafe.Sizeof(d)), unsafe.Pointer(&d))
 	}
 	return fsSize{int64(g.dataBlocks), int64(g.blockSize), grow}, nil
+}
+
+// btrfsVolArgs is struct btrfs_ioctl_vol_args of uapi/linux/btrfs.h.
+type btrfsVolArgs struct {
+	_    int64
+	name [4088]byte
+}
+
+func btrfsSize(path string) (fsSize, error) {
+	const sector = 4096
+	has, err := mountpoint.BtrfsBytes(path)
+	return fsSize{has / sector, sector, btrfsGrow}, err
+}
+
+// btrfsGrow is BTRFS_IOC_RESIZE, which takes the new size as text.
+func btrfsGrow(path string, _ uint64) error {
+	var args btrfsVolArgs
+	copy(args.name[:], "max")
+	return ioctl(path, "BTRFS_IOC_RESIZE", iow(0x94, 3, unsafe.Sizeof(args)), unsafe.Pointer(&args))
 }

@@ -35,14 +35,9 @@ func isBtrfs(path string) (bool, error) {
 // btrfsDevice returns the number of the block device of a Btrfs with one device. What stat
 // says of it is a number that stands for no device.
 func btrfsDevice(path string) (uint64, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	info, err := btrfsInfo(path)
 	if err != nil {
-		return 0, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	info := btrfsDevInfo{devID: 1}
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(iocBtrfsDevInfo), uintptr(unsafe.Pointer(&info))); errno != 0 {
-		return 0, fmt.Errorf("device of the btrfs at %s: %w", path, errno)
+		return 0, err
 	}
 	var st unix.Stat_t
 	device := unix.ByteSliceToString(info.path[:])
@@ -50,4 +45,26 @@ func btrfsDevice(path string) (uint64, error) {
 		return 0, &os.PathError{Op: "stat", Path: device, Err: err}
 	}
 	return st.Rdev, nil
+}
+
+// BtrfsBytes is how much of its one device the Btrfs at path uses.
+func BtrfsBytes(path string) (int64, error) {
+	info, err := btrfsInfo(path)
+	if err != nil {
+		return 0, err
+	}
+	return int64(info.totalBytes), nil
+}
+
+func btrfsInfo(path string) (*btrfsDevInfo, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	info := &btrfsDevInfo{devID: 1}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(iocBtrfsDevInfo), uintptr(unsafe.Pointer(info))); errno != 0 {
+		return nil, fmt.Errorf("device of the btrfs at %s: %w", path, errno)
+	}
+	return info, nil
 }
