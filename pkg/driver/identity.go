@@ -41,7 +41,8 @@ func (s *Identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*c
 }
 
 // GetPluginCapabilities says that there is a controller service, also for groups of
-// snapshots, and that a volume can be reached from one node only.
+// snapshots, that a volume can be reached from one node only, and that it grows while it
+// is used.
 func (s *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	services := []csi.PluginCapability_Service_Type{
 		csi.PluginCapability_Service_CONTROLLER_SERVICE,
@@ -54,6 +55,9 @@ func (s *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 			Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: t}},
 		})
 	}
+	r.Capabilities = append(r.Capabilities, &csi.PluginCapability{
+		Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: csi.PluginCapability_VolumeExpansion_ONLINE}},
+	})
 	return r, nil
 }
 

@@ -92,7 +92,7 @@ func TestServerIdentity(t *testing.T) {
 		t.Errorf("GetPluginInfo: %v %v", info, err)
 	}
 	caps, err := c.GetPluginCapabilities(t.Context(), &csi.GetPluginCapabilitiesRequest{})
-	if err != nil || len(caps.Capabilities) != 3 {
+	if err != nil || len(caps.Capabilities) != 4 {
 		t.Errorf("GetPluginCapabilities: %v %v", caps, err)
 	}
 	if r, err := c.Probe(t.Context(), &csi.ProbeRequest{}); err != nil || r.Ready.GetValue() {

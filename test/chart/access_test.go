@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -216,6 +217,8 @@ func TestRightsOfTheRoles(t *testing.T) {
 			return c.change(controller, "theirs", func(v *v1alpha1.UblkVolume) { v.Spec.State = v1alpha1.VolumeAbsent }, false)
 		}, ""},
 		{"the controller sees nodes", func() error { return controller.List(t.Context(), &corev1.NodeList{}) }, ""},
+		{"the controller sees no pods of the cluster", func() error { return controller.List(t.Context(), &corev1.PodList{}) }, "forbidden"},
+		{"the controller writes the status of claims", func() error { return claimStatus(t, controller) }, ""},
 		{"the controller sees no secrets", func() error { return controller.List(t.Context(), &corev1.SecretList{}) }, "forbidden"},
 		{"the server sees nothing", func() error { return server.List(t.Context(), &v1alpha1.UblkVolumeList{}) }, "forbidden"},
 	} {
@@ -226,6 +229,13 @@ func TestRightsOfTheRoles(t *testing.T) {
 			}
 		})
 	}
+}
+
+// claimStatus patches the status of a claim, as the resizer does.
+func claimStatus(t *testing.T, cl client.Client) error {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "none"}}
+	err := cl.Status().Patch(t.Context(), claim, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Pending"}}`)))
+	return client.IgnoreNotFound(err)
 }
 
 // awaitPolicy waits until the API server enforces the admission policy, which it

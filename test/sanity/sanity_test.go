@@ -17,7 +17,6 @@ import (
 var notOffered = regexp.MustCompile(strings.Join([]string{
 	"ControllerPublishVolume not supported", "ControllerUnpublishVolume not supported",
 	"Controller Publish, UnpublishVolume not supported", "ControllerPublishVolume.readonly field not supported",
-	"NodeExpandVolume not supported", "ControllerExpandVolume not supported",
 	"SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported",
 	"(?i)modify volume not supported", "ControllerModifyVolume not supported",
 	"VolumeHealth not supported", "NodeGetStorageHealth not supported",
