@@ -135,10 +135,13 @@ func cloneOf(from, dir *os.File) (*os.File, error) {
 	return f, nil
 }
 
-// replaceVolume gives a file the name of a volume, which must exist, and its mark.
+// replaceVolume gives a file the name of a volume, which must exist, its mark and limits.
 // A crash leaves the old or the new file, and perhaps a name that Open removes; an
 // ephemeral volume need not survive a power cut.
 func (p *Pool) replaceVolume(id string, f *os.File) error {
+	if err := p.keepLimits(id, f); err != nil {
+		return err
+	}
 	mark, ephemeral := p.Ephemeral(id)
 	if ephemeral {
 		if err := writeMark(f, &mark); err != nil {
