@@ -113,6 +113,7 @@ func (n *node) answer(ctx context.Context, name string) {
 	default:
 		n.files[name] = true
 		v.Status.CapacityBytes = v.Spec.CapacityBytes
+		v.Status.Limits = v.Spec.Limits
 		meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{Type: v1alpha1.VolumeCreated, Status: metav1.ConditionTrue, Reason: "Created"})
 		n.status(ctx, v, v1alpha1.VolumeReady, metav1.ConditionTrue, "Created", "")
 	}

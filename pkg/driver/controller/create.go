@@ -77,6 +77,7 @@ func (s *Service) create(ctx context.Context, w wanted) (*v1alpha1.UblkVolume, e
 		Spec: v1alpha1.UblkVolumeSpec{
 			Node: at.Node, Pool: at.Pool, CapacityBytes: w.bytes, CSIName: w.name,
 			Queues: w.queues, QueueDepth: w.queueDepth, Source: w.source, State: v1alpha1.VolumePresent,
+			Limits: specLimits(w.limits),
 		},
 	}
 	err = s.o.Client.Create(ctx, v)
@@ -114,6 +115,7 @@ func check(v *v1alpha1.UblkVolume, w wanted) error {
 	note(v.Spec.Queues == w.queues, "it has %d queues, not %d", v.Spec.Queues, w.queues)
 	note(v.Spec.QueueDepth == w.queueDepth, "its queue depth is %d, not %d", v.Spec.QueueDepth, w.queueDepth)
 	note(sameSource(v.Spec.Source, w.source), "its source is %v, not %v", contentSource(v.Spec.Source), contentSource(w.source))
+	note(limitsOf(v.Spec.Limits) == w.limits, "its limits are %+v, not %+v", limitsOf(v.Spec.Limits), w.limits)
 	size := checkRange(v.Spec.CapacityBytes, w.size)
 	note(size == "", "%s", size)
 	if differs == nil {

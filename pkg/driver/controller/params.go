@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
+	"github.com/csi-ublk/csi-ublk/pkg/driver/limits"
 )
 
 // StorageClass parameters, and the keys of a volume's context.
@@ -51,16 +52,21 @@ func parseParams(given map[string]string) (params, error) {
 		if strings.HasPrefix(key, paramForeign) {
 			continue
 		}
+		if limits.Known(key) {
+			continue
+		}
 		set, ok := known[key]
 		if !ok {
-			return params{}, &driver.InvalidError{Field: fmt.Sprintf("parameters[%q]", key), Problem: "is not a parameter of this driver",
-				Remedy: "the known ones are " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")}
+			return params{}, &driver.InvalidError{Field: parameterField(key), Problem: "is not a parameter of this driver",
+				Remedy: "the known ones are " + strings.Join(slices.Concat(slices.Sorted(maps.Keys(known)), limits.Keys()), ", ")}
 		}
 		if err := set(&p, given[key]); err != nil {
-			return params{}, &driver.InvalidError{Field: fmt.Sprintf("parameters[%q]", key), Problem: err.Error()}
+			return params{}, &driver.InvalidError{Field: parameterField(key), Problem: err.Error()}
 		}
 	}
-	return p, nil
+	// They are no part of p: they may change, and nobody has to ask for the same.
+	_, err := parseLimits(given, nil)
+	return p, err
 }
 
 func number(text string, least, most int64, into *int32) error {

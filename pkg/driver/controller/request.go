@@ -22,6 +22,7 @@ type wanted struct {
 	source *v1alpha1.VolumeSource
 	params
 	where
+	limits v1alpha1.VolumeLimits
 }
 
 // parseCreate checks a CreateVolume request, all of it before any effect.
@@ -37,11 +38,11 @@ func parseCreate(r *csi.CreateVolumeRequest) (wanted, error) {
 	if err != nil {
 		return wanted{}, err
 	}
-	if len(r.GetMutableParameters()) > 0 {
-		return wanted{}, &driver.InvalidError{Field: "mutable_parameters", Problem: "are not offered",
-			Remedy: "leave out the VolumeAttributesClass"}
-	}
 	p, err := parseParams(r.GetParameters())
+	if err != nil {
+		return wanted{}, err
+	}
+	l, err := parseLimits(r.GetParameters(), r.GetMutableParameters())
 	if err != nil {
 		return wanted{}, err
 	}
@@ -58,7 +59,7 @@ func parseCreate(r *csi.CreateVolumeRequest) (wanted, error) {
 	}
 	return wanted{
 		name: r.GetName(), id: driver.VolumeID(r.GetName()), bytes: bytes, size: r.GetCapacityRange(),
-		least: least, source: source, params: p, where: w,
+		least: least, source: source, params: p, where: w, limits: l,
 	}, nil
 }
 

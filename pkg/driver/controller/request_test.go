@@ -8,6 +8,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
 )
 
@@ -49,8 +50,11 @@ func TestParseCreateRefuses(t *testing.T) {
 		}, codes.InvalidArgument, "use ReadWriteOnce"},
 		"an unknown file system": {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0] = mount("zfs") }, codes.InvalidArgument, `"zfs" is not a file system that this driver makes: use btrfs, ext4 or xfs`},
 		"a source of no kind":    {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = &csi.VolumeContentSource{} }, codes.InvalidArgument, "volume_content_source names neither a snapshot nor a volume"},
-		"mutable parameters":     {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"iops": "1"} }, codes.InvalidArgument, "VolumeAttributesClass"},
-		"a misspelt parameter":   {func(r *csi.CreateVolumeRequest) { r.Parameters = map[string]string{"pol": "a"} }, codes.InvalidArgument, `parameters["pol"] is not a parameter of this driver: the known ones are pool, queueDepth, queues`},
+		"a misspelt limit":       {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"IOPS": "1"} }, codes.InvalidArgument, `mutable_parameters["IOPS"] is not a parameter of this driver that can change: the known ones are bandwidth, burst, iops`},
+		"a pool that changes":    {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"pool": "a"} }, codes.InvalidArgument, `mutable_parameters["pool"]`},
+		"no limit":               {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"iops": "many"} }, codes.InvalidArgument, `mutable_parameters["iops"] "many"`},
+		"no limit in the class":  {func(r *csi.CreateVolumeRequest) { r.Parameters = map[string]string{"bandwidth": "fast"} }, codes.InvalidArgument, `parameters["bandwidth"] "fast"`},
+		"a misspelt parameter":   {func(r *csi.CreateVolumeRequest) { r.Parameters = map[string]string{"pol": "a"} }, codes.InvalidArgument, `parameters["pol"] is not a parameter of this driver: the known ones are pool, queueDepth, queues, bandwidth, burst`},
 		"no number of queues":    {func(r *csi.CreateVolumeRequest) { r.Parameters = map[string]string{"queues": "many"} }, codes.InvalidArgument, `parameters["queues"] "many" is not a number from 1 to 32`},
 		"too many queues":        {func(r *csi.CreateVolumeRequest) { r.Parameters = map[string]string{"queues": "33"} }, codes.InvalidArgument, "from 1 to 32"},
 		"a pool that is a path":  {func(r *csi.CreateVolumeRequest) { r.Parameters = map[string]string{"pool": "../x"} }, codes.InvalidArgument, "not a pool's name"},
@@ -112,6 +116,16 @@ func TestParseCreateAccepts(t *testing.T) {
 				t.Errorf("got %d bytes, %+v, %v; want %d, %+v", got.bytes, got.params, err, c.bytes, c.params)
 			}
 		})
+	}
+}
+
+func TestLimitsOfANewVolume(t *testing.T) {
+	r := &csi.CreateVolumeRequest{Name: "v", VolumeCapabilities: []*csi.VolumeCapability{mount("")},
+		Parameters:        map[string]string{"iops": "100", "bandwidth": "10Mi"},
+		MutableParameters: map[string]string{"iops": "200", "readIOPS": "50", "csi.storage.k8s.io/pvc/name": "x"}}
+	got, err := parseCreate(r)
+	if want := (v1alpha1.VolumeLimits{IOPS: 200, ReadIOPS: 50, Bandwidth: 10 * mib}); err != nil || got.limits != want {
+		t.Errorf("%+v, %v; want %+v", got.limits, err, want)
 	}
 }
 

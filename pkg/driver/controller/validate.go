@@ -44,11 +44,19 @@ func (s *Service) ValidateVolumeCapabilities(_ context.Context, r *csi.ValidateV
 			return no(fmt.Sprintf("parameters are %v, the volume has %v", p.context(), has.context()))
 		}
 	}
+	l, err := modified(limitsOf(v.Spec.Limits), r.GetMutableParameters())
+	if err != nil {
+		return no(err.Error())
+	}
+	if l != limitsOf(v.Spec.Limits) {
+		return no(fmt.Sprintf("mutable_parameters are %v, the volume has %+v", r.GetMutableParameters(), limitsOf(v.Spec.Limits)))
+	}
 	return &csi.ValidateVolumeCapabilitiesResponse{
 		Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
 			VolumeContext:      r.GetVolumeContext(),
 			VolumeCapabilities: r.GetVolumeCapabilities(),
 			Parameters:         r.GetParameters(),
+			MutableParameters:  r.GetMutableParameters(),
 		},
 	}, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
+	"github.com/csi-ublk/csi-ublk/pkg/driver/limits/onnode"
 	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
 	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
@@ -71,6 +72,11 @@ func (s *Service) makeEphemeral(ctx context.Context, id, target string, a access
 			err = errors.Join(err, s.removeEphemeral(context.WithoutCancel(ctx), p, id, 0))
 		}
 	}()
+	if l := onnode.Of(o.limits); l != (pool.Limits{}) {
+		if err := p.SetLimits(id, l); err != nil {
+			return err
+		}
+	}
 	// A call that is repeated may find it attached.
 	_, err = s.o.Devices.Get(ctx, id)
 	cloned := driver.Code(err) == codes.NotFound && s.cloneTemplate(ctx, id, a, o.deviceOptions)

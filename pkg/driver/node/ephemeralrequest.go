@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
+	"github.com/csi-ublk/csi-ublk/pkg/driver/limits"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
@@ -26,7 +27,8 @@ const (
 // ephemeralOptions are the volumeAttributes of an inline volume.
 type ephemeralOptions struct {
 	deviceOptions
-	bytes int64 // whole MiB
+	bytes  int64 // whole MiB
+	limits limits.Limits
 }
 
 func isEphemeral(c map[string]string) bool { return c[contextEphemeral] == "true" }
@@ -35,7 +37,7 @@ func isEphemeral(c map[string]string) bool { return c[contextEphemeral] == "true
 // CreateVolume made, it may hold anything.
 func parseEphemeral(c map[string]string) (ephemeralOptions, error) {
 	o := ephemeralOptions{bytes: defaultEphemeralBytes}
-	known := []string{contextPool, contextQueueDepth, contextQueues, contextSize}
+	known := slices.Concat([]string{contextPool, contextQueueDepth, contextQueues, contextSize}, limits.Keys())
 	for _, key := range slices.Sorted(maps.Keys(c)) {
 		if !slices.Contains(known, key) && !strings.HasPrefix(key, contextForeign) {
 			return o, &driver.InvalidError{Field: attribute(key), Problem: "is not an attribute of this driver's inline volumes", Remedy: "the known ones are " + strings.Join(known, ", ")}
@@ -50,6 +52,9 @@ func parseEphemeral(c map[string]string) (ephemeralOptions, error) {
 		if o.bytes <= 0 {
 			return o, &driver.InvalidError{Field: attribute(contextSize), Problem: fmt.Sprintf("%q is too large", text)}
 		}
+	}
+	if err := limits.Apply(&o.limits, c, attribute); err != nil {
+		return o, err
 	}
 	var err error
 	o.deviceOptions, err = parseContext(c)

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
+	"github.com/csi-ublk/csi-ublk/pkg/driver/limits"
 	"google.golang.org/grpc/codes"
 )
 
@@ -13,10 +14,13 @@ func TestAttributesOfInlineVolumes(t *testing.T) {
 		given attrs
 		want  ephemeralOptions // zero: refused
 	}{
-		"none":                      {attrs{}, ephemeralOptions{deviceOptions{pool: "default"}, 1 << 30}},
-		"kubelet's are not ours":    {attrs{"csi.storage.k8s.io/pod.name": "p"}, ephemeralOptions{deviceOptions{pool: "default"}, 1 << 30}},
-		"all":                       {attrs{"size": "2Gi", "pool": "fast", "queues": "2", "queueDepth": "128"}, ephemeralOptions{deviceOptions{"fast", 2, 128}, 2 << 30}},
-		"a size is rounded up":      {attrs{"size": "1"}, ephemeralOptions{deviceOptions{pool: "default"}, 1 << 20}},
+		"none":                   {attrs{}, ephemeralOptions{deviceOptions: deviceOptions{pool: "default"}, bytes: 1 << 30}},
+		"kubelet's are not ours": {attrs{"csi.storage.k8s.io/pod.name": "p"}, ephemeralOptions{deviceOptions: deviceOptions{pool: "default"}, bytes: 1 << 30}},
+		"all":                    {attrs{"size": "2Gi", "pool": "fast", "queues": "2", "queueDepth": "128"}, ephemeralOptions{deviceOptions: deviceOptions{"fast", 2, 128}, bytes: 2 << 30}},
+		"a size is rounded up":   {attrs{"size": "1"}, ephemeralOptions{deviceOptions: deviceOptions{pool: "default"}, bytes: 1 << 20}},
+		"limits": {attrs{"iops": "100", "writeBandwidth": "1Mi", "burst": "1s"}, ephemeralOptions{deviceOptions: deviceOptions{pool: "default"}, bytes: 1 << 30,
+			limits: limits.Limits{IOPS: 100, WriteBandwidth: 1 << 20, BurstMillis: 1000}}},
+		"a limit that is none":      {given: attrs{"iops": "many"}},
 		"a size of nothing":         {given: attrs{"size": "0"}},
 		"a size below nothing":      {given: attrs{"size": "-1"}},
 		"a size that is none":       {given: attrs{"size": "big"}},

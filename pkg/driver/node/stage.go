@@ -111,10 +111,15 @@ func (s *Service) attach(ctx context.Context, id string, a access, o deviceOptio
 	if err != nil {
 		return client.Device{}, err
 	}
+	limits, err := p.Limits(id)
+	if err != nil {
+		return client.Device{}, err
+	}
 	options := client.AttachOptions{
 		Path:   p.VolumePath(id),
 		Queues: o.queues, QueueDepth: o.queueDepth,
 		ReadOnly: a.block && a.readOnly,
+		Limits:   client.Limits(limits),
 	}
 	var device client.Device
 	err = s.timed(phaseAttach, func() error {

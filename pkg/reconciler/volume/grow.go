@@ -61,5 +61,7 @@ func (o *observation) report(v *v1alpha1.UblkVolume) {
 	v.Status.CapacityBytes = o.fileBytes
 	if o.use != unknown {
 		v.Status.DeviceBytes = o.deviceBytes
+		v.Status.ThrottledMillis = o.throttled.Milliseconds()
+		v.Status.Limits = v.Spec.Limits.DeepCopy() // whoever does not have them gets them first
 	}
 }

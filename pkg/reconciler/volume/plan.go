@@ -1,6 +1,11 @@
 package volume
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+
+	"github.com/csi-ublk/csi-ublk/pkg/pool"
+)
 
 // poolState says whether the volume's pool can be used.
 type poolState int
@@ -31,15 +36,20 @@ type observation struct {
 	refused   bool // condition InUse is True, given at this generation
 	// growthRefused is what condition Ready says, at this generation, of a growth that
 	// the pool had no room for; "" if it says no such thing.
-	growthRefused string
-	reportedBytes int64 // status.capacityBytes
+	growthRefused  string
+	reportedBytes  int64 // status.capacityBytes
+	wantLimits     pool.Limits
+	reportedLimits pool.Limits
 	// The node.
 	pool        poolState
 	poolMessage string
 	file        bool
 	fileBytes   int64
 	use         use   // looked at unless the volume is new
-	deviceBytes int64 // if in use
+	deviceBytes int64 // if in use, as what follows
+	// The limits that are remembered beside the file, and those that are in force.
+	storedLimits, deviceLimits pool.Limits
+	throttled                  time.Duration
 }
 
 // verb is what to do next.
@@ -51,6 +61,8 @@ const (
 	create   verb = "create"   // make the file
 	grow     verb = "grow"     // make the file larger
 	resize   verb = "resize"   // make the device as large as the file
+	remember verb = "remember" // note the limits beside the file
+	throttle verb = "throttle" // put the limits in force
 	retry    verb = "retry"    // nothing yet: look again soon
 	ready    verb = "ready"    // report that all is as it should be
 	notReady verb = "notReady" // report why it is not, and look again
@@ -110,6 +122,11 @@ func planPresence(o observation) step {
 		return step{notReady, reasonFileMissing, "the volume's file was there and is gone: its data is lost or elsewhere. An empty one is not put in its place; restore the file, or delete the volume"}
 	case !o.file:
 		return step{verb: create}
+	// Before a volume is ready: it may be staged at once.
+	case o.storedLimits != o.wantLimits:
+		return step{verb: remember}
+	case o.use == inUse && o.deviceLimits != o.wantLimits:
+		return step{verb: throttle}
 	}
 	return planSize(o)
 }
@@ -124,8 +141,8 @@ func planSize(o observation) step {
 		return step{verb: grow}
 	case o.use == inUse && o.deviceBytes < o.fileBytes:
 		return step{verb: resize}
-	case o.use == unknown && o.reportedBytes != o.fileBytes:
-		return step{verb: retry} // whether there is a device that has to grow too
+	case o.use == unknown && (o.reportedBytes != o.fileBytes || o.reportedLimits != o.wantLimits):
+		return step{verb: retry} // whether there is a device that has to change too
 	}
 	return step{ready, "Created", "the file exists with its full size"}
 }

@@ -3,10 +3,13 @@ package volume
 import (
 	"strings"
 	"testing"
+
+	"github.com/csi-ublk/csi-ublk/pkg/pool"
 )
 
 func TestPlan(t *testing.T) {
 	const full = 1 << 20
+	some := pool.Limits{IOPS: 1}
 	// A volume as it should be; each row says what differs.
 	good := func(change func(*observation)) observation {
 		o := observation{finalizer: true, wantBytes: full, created: true, file: true, fileBytes: full, reportedBytes: full}
@@ -19,17 +22,27 @@ func TestPlan(t *testing.T) {
 		reason string
 		says   string
 	}{
-		"all is as it should be":                                   {good(func(*observation) {}), ready, "Created", ""},
-		"a new object gets the finalizer before it gets a file":    {good(func(o *observation) { *o = observation{wantBytes: full} }), adopt, "", ""},
-		"a new volume is made":                                     {good(func(o *observation) { o.created, o.file = false, false }), create, "", ""},
-		"a file made by a call that never reported is taken":       {good(func(o *observation) { o.created = false }), ready, "Created", ""},
-		"a file that was lost is not replaced by an empty one":     {good(func(o *observation) { o.file = false }), notReady, "FileMissing", "data is lost"},
-		"a file that is too large is not touched":                  {good(func(o *observation) { o.wantBytes /= 2 }), notReady, "FileSize", "never made smaller"},
-		"a file that is too small grows":                           {good(func(o *observation) { o.wantBytes *= 2 }), grow, "", ""},
-		"it grows under a user too":                                {good(func(o *observation) { o.wantBytes *= 2; o.use, o.deviceBytes = inUse, full }), grow, "", ""},
-		"and without an answer of the device server":               {good(func(o *observation) { o.wantBytes *= 2; o.use = unknown }), grow, "", ""},
-		"a growth without room is not tried again":                 {good(func(o *observation) { o.wantBytes *= 2; o.growthRefused = "full" }), ready, "PoolFull", "full"},
-		"a refusal does not matter once the size is right":         {good(func(o *observation) { o.growthRefused = "full" }), ready, "Created", ""},
+		"all is as it should be":                                {good(func(*observation) {}), ready, "Created", ""},
+		"a new object gets the finalizer before it gets a file": {good(func(o *observation) { *o = observation{wantBytes: full} }), adopt, "", ""},
+		"a new volume is made":                                  {good(func(o *observation) { o.created, o.file = false, false }), create, "", ""},
+		"a file made by a call that never reported is taken":    {good(func(o *observation) { o.created = false }), ready, "Created", ""},
+		"a file that was lost is not replaced by an empty one":  {good(func(o *observation) { o.file = false }), notReady, "FileMissing", "data is lost"},
+		"a file that is too large is not touched":               {good(func(o *observation) { o.wantBytes /= 2 }), notReady, "FileSize", "never made smaller"},
+		"a file that is too small grows":                        {good(func(o *observation) { o.wantBytes *= 2 }), grow, "", ""},
+		"it grows under a user too":                             {good(func(o *observation) { o.wantBytes *= 2; o.use, o.deviceBytes = inUse, full }), grow, "", ""},
+		"and without an answer of the device server":            {good(func(o *observation) { o.wantBytes *= 2; o.use = unknown }), grow, "", ""},
+		"a growth without room is not tried again":              {good(func(o *observation) { o.wantBytes *= 2; o.growthRefused = "full" }), ready, "PoolFull", "full"},
+		"a refusal does not matter once the size is right":      {good(func(o *observation) { o.growthRefused = "full" }), ready, "Created", ""},
+		"limits are noted before a new volume is ready":         {good(func(o *observation) { o.created = false; o.wantLimits = some }), remember, "", ""},
+		"new limits are noted first":                            {good(func(o *observation) { o.wantLimits, o.use = some, inUse }), remember, "", ""},
+		"and then put in force":                                 {good(func(o *observation) { o.wantLimits, o.storedLimits, o.use = some, some, inUse }), throttle, "", ""},
+		"limits that are in force are left alone": {good(func(o *observation) {
+			o.wantLimits, o.storedLimits, o.deviceLimits, o.use, o.deviceBytes = some, some, some, inUse, full
+		}), ready, "Created", ""},
+		"limits of a volume that nobody uses need noting only":     {good(func(o *observation) { o.wantLimits, o.storedLimits = some, some }), ready, "Created", ""},
+		"limits that are taken away":                               {good(func(o *observation) { o.storedLimits, o.deviceLimits, o.use = some, some, inUse }), remember, "", ""},
+		"limits are not reported while the device is not known":    {good(func(o *observation) { o.wantLimits, o.storedLimits, o.use = some, some, unknown }), retry, "", ""},
+		"limits of a volume that can't grow":                       {good(func(o *observation) { o.wantBytes *= 2; o.growthRefused, o.wantLimits = "full", some }), remember, "", ""},
 		"a device smaller than the file grows":                     {good(func(o *observation) { o.use, o.deviceBytes = inUse, full/2 }), resize, "", ""},
 		"a device as large as the file is left alone":              {good(func(o *observation) { o.use, o.deviceBytes = inUse, full }), ready, "Created", ""},
 		"a growth is not reported while the device is not known":   {good(func(o *observation) { o.use, o.reportedBytes = unknown, full/2 }), retry, "", ""},

@@ -47,6 +47,8 @@ type Devices interface {
 	// Resize makes the device as large as the file is, and returns its size; 0 for a
 	// volume that is not attached. UNIMPLEMENTED: the kernel can't.
 	Resize(ctx context.Context, volumeID string) (sizeBytes uint64, err error)
+	// SetLimits replaces the limits of an attached volume.
+	SetLimits(ctx context.Context, volumeID string, l serverclient.Limits) error
 }
 
 // Options configures a Reconciler. All fields but those that say so are required.
@@ -166,7 +168,7 @@ func (r *Reconciler) next(ctx context.Context, v *v1alpha1.UblkVolume) (again bo
 // has it, and the unpublish that may follow at once must not find a lock.
 func touches(v verb) bool {
 	switch v {
-	case create, grow, remove, refuse:
+	case create, remember, grow, remove, refuse:
 		return true
 	}
 	return false
@@ -182,6 +184,10 @@ func (r *Reconciler) take(ctx context.Context, v *v1alpha1.UblkVolume, o observa
 		return r.grow(ctx, v, o)
 	case resize:
 		return r.resize(ctx, v, o)
+	case remember:
+		return r.remember(v, o)
+	case throttle:
+		return r.throttle(ctx, v, o)
 	case retry:
 		return false, reconcile.Result{RequeueAfter: retryAgain}, nil
 	case ready:
@@ -215,6 +221,9 @@ func (r *Reconciler) observe(ctx context.Context, v *v1alpha1.UblkVolume) observ
 
 		growthRefused: growthRefused(v),
 		reportedBytes: v.Status.CapacityBytes,
+
+		wantLimits:     limitsOf(v.Spec.Limits),
+		reportedLimits: limitsOf(v.Status.Limits),
 	}
 	if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.VolumeInUse); c != nil {
 		o.refused = c.Status == "True" && c.ObservedGeneration == v.Generation
@@ -237,6 +246,9 @@ func (r *Reconciler) observePool(v *v1alpha1.UblkVolume, o *observation) {
 		return
 	}
 	size, err := p.Size(v.Name)
+	if err == nil {
+		o.storedLimits, err = p.Limits(v.Name)
+	}
 	switch {
 	case err == nil:
 		o.file, o.fileBytes = true, size
@@ -250,6 +262,7 @@ func (r *Reconciler) observeDevice(ctx context.Context, id string, o *observatio
 	switch driver.Code(err) {
 	case codes.OK:
 		o.use, o.deviceBytes = inUse, int64(device.SizeBytes)
+		o.deviceLimits, o.throttled = pool.Limits(device.Limits), device.Throttled
 	case codes.NotFound:
 		o.use = unused
 	default:

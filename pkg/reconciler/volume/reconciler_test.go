@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
@@ -31,11 +32,28 @@ const size = 1 << 20
 
 // devices is a device server with state: what is attached, and whether it answers.
 type devices struct {
-	mu       sync.Mutex
-	attached map[string]bool
-	down     bool
-	sizes    map[string]uint64              // of devices
-	resize   func(id string) (int64, error) // nil: the kernel can't
+	mu        sync.Mutex
+	attached  map[string]bool
+	down      bool
+	sizes     map[string]uint64              // of devices
+	resize    func(id string) (int64, error) // nil: the kernel can't
+	limits    map[string]serverclient.Limits
+	changes   int // of limits
+	throttled time.Duration
+}
+
+func (d *devices) SetLimits(_ context.Context, id string, l serverclient.Limits) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.down:
+		return status.Error(codes.Unavailable, "no server")
+	case !d.attached[id]:
+		return status.Error(codes.NotFound, "not attached")
+	}
+	d.limits[id] = l
+	d.changes++
+	return nil
 }
 
 func (d *devices) Resize(_ context.Context, id string) (uint64, error) {
@@ -63,7 +81,7 @@ func (d *devices) Get(_ context.Context, id string) (serverclient.Device, error)
 	case d.down:
 		return serverclient.Device{}, status.Error(codes.Unavailable, "no server")
 	case d.attached[id]:
-		return serverclient.Device{VolumeID: id, SizeBytes: d.sizes[id]}, nil
+		return serverclient.Device{VolumeID: id, SizeBytes: d.sizes[id], Limits: d.limits[id], Throttled: d.throttled}, nil
 	}
 	return serverclient.Device{}, status.Error(codes.NotFound, "not attached")
 }
@@ -96,7 +114,7 @@ func newRig(t *testing.T) *rig {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, devices: &devices{attached: map[string]bool{}, sizes: map[string]uint64{}}, pool: opened[0]}
+	r := &rig{t: t, devices: &devices{attached: map[string]bool{}, sizes: map[string]uint64{}, limits: map[string]serverclient.Limits{}}, pool: opened[0]}
 	t.Cleanup(func() { r.pool.Close() })
 	api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.UblkVolume{}).
 		WithInterceptorFuncs(interceptor.Funcs{
