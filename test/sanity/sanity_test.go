@@ -18,7 +18,6 @@ var notOffered = regexp.MustCompile(strings.Join([]string{
 	"ControllerPublishVolume not supported", "ControllerUnpublishVolume not supported",
 	"Controller Publish, UnpublishVolume not supported", "ControllerPublishVolume.readonly field not supported",
 	"SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported",
-	"(?i)modify volume not supported", "ControllerModifyVolume not supported",
 	"VolumeHealth not supported", "NodeGetStorageHealth not supported",
 	"Service does not have single node multi writer capability",
 	"testnodevolumeattachlimit not enabled",
@@ -52,11 +51,15 @@ func sanity(t *testing.T, access string) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	junit := dir + "/junit.xml"
+	junit, mutable := dir+"/junit.xml", dir+"/mutable.yaml"
+	if err := os.WriteFile(mutable, []byte("iops: \"100000\"\nbandwidth: 1Gi\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	args := []string{
 		"--csi.endpoint=" + endpoint(t, "SANITY_NODE"), "--csi.controllerendpoint=" + endpoint(t, "SANITY_CONTROLLER"),
 		"--csi.mountdir=" + dir + "/mount", "--csi.stagingdir=" + dir + "/staging",
 		"--csi.testvolumeaccesstype=" + access, "--csi.testvolumesize=536870912", "--csi.testvolumeexpandsize=1073741824",
+		"--csi.testvolumemutableparameters=" + mutable,
 		"--ginkgo.junit-report=" + junit, "--ginkgo.no-color",
 	}
 	out, err := exec.CommandContext(t.Context(), "csi-sanity", args...).CombinedOutput()
