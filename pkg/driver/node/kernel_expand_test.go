@@ -195,6 +195,26 @@ func TestGrownWhileUnstaged(t *testing.T) {
 	}
 }
 
+// What is restored larger than its source has its size before a pod sees it.
+func TestRestoredLarger(t *testing.T) {
+	for name, c := range kinds {
+		t.Run(name, func(t *testing.T) {
+			v := newVolume(t, newService(t), c(), 384*mib)
+			v.must(v.stage(), v.publish("a", false))
+			w, err := startWriter(v.dataPath("a"), 64*mib)
+			v.must(err)
+			time.Sleep(100 * time.Millisecond)
+			v.must(w.stop())
+			r := restored(t, v, cutOf(t, v), gib)
+			v.must(r.stage(), r.publish("a", false))
+			r.fills(r.target("a"), gib)
+			v.must(w.check(r.dataPath("a")), w.check(v.dataPath("a")))
+			r.down("a")
+			v.down("a")
+		})
+	}
+}
+
 // fixed is a device server of a kernel that can't resize devices.
 type fixed struct{ Devices }
 
