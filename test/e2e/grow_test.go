@@ -86,7 +86,7 @@ func TestGrow(t *testing.T) {
 				target = devicePath
 			}
 			// It writes the same 16 MiB over and over, and counts; an error ends it.
-			run(t, pod, "head -c 16M /dev/urandom > /tmp/f && (n=0; while dd if=/tmp/f of="+target+" bs=1M conv=notrunc,fsync 2>/dev/null; do n=$((n+1)); echo $n > /tmp/n; done; echo failed > /tmp/failed) >/dev/null 2>&1 &")
+			run(t, pod, "head -c 16777216 /dev/urandom > /tmp/f && (n=0; while dd if=/tmp/f of="+target+" bs=1M conv=notrunc,fsync 2>/dev/null; do n=$((n+1)); echo $n > /tmp/n; done; echo failed > /tmp/failed) >/dev/null 2>&1 &")
 			for _, size := range []string{"640Mi", "1Gi"} {
 				ask(t, claim, size)
 				has(t, claim, size)
@@ -115,7 +115,7 @@ func TestGrow(t *testing.T) {
 				}
 				return err
 			})
-			sums := run(t, pod, "pkill dd; sleep 1; sync; head -c 16M /tmp/f | sha256sum; head -c 16M "+target+" | sha256sum")
+			sums := run(t, pod, "pkill dd; sleep 1; sync; head -c 16777216 /tmp/f | sha256sum; head -c 16777216 "+target+" | sha256sum")
 			if lines := strings.Split(sums, "\n"); len(lines) != 2 || lines[0] != lines[1] {
 				t.Errorf("written and read: %q", sums)
 			}
