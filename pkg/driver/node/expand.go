@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
@@ -23,8 +24,12 @@ func (s *Service) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeR
 	if err := checkVolumeID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
-	if err := checkPath("volume_path", r.GetVolumePath()); err != nil {
-		return nil, err
+	if r.GetVolumePath() == "" {
+		return nil, &driver.InvalidError{Field: "volume_path", Problem: "is empty"}
+	}
+	if !filepath.IsAbs(r.GetVolumePath()) {
+		// As in NodeGetVolumeStats; csi-sanity asks both with such a path.
+		return nil, fmt.Errorf("volume_path %q is not absolute, nothing is there: %w", r.GetVolumePath(), fs.ErrNotExist)
 	}
 	required, limit := r.GetCapacityRange().GetRequiredBytes(), r.GetCapacityRange().GetLimitBytes()
 	if required < 0 || limit < 0 || limit > 0 && required > limit {

@@ -24,7 +24,7 @@ func TestExpandRequests(t *testing.T) {
 	}{
 		"no volume id":    {func(r *csi.NodeExpandVolumeRequest) { r.VolumeId = "" }, codes.InvalidArgument, "volume_id"},
 		"no path":         {func(r *csi.NodeExpandVolumeRequest) { r.VolumePath = "" }, codes.InvalidArgument, "volume_path"},
-		"a relative path": {func(r *csi.NodeExpandVolumeRequest) { r.VolumePath = "a/b" }, codes.InvalidArgument, "not absolute"},
+		"a relative path": {func(r *csi.NodeExpandVolumeRequest) { r.VolumePath = "a/b" }, codes.NotFound, "not absolute"},
 		"a negative size": {func(r *csi.NodeExpandVolumeRequest) { r.CapacityRange = &csi.CapacityRange{RequiredBytes: -1} }, codes.InvalidArgument, "capacity_range"},
 		"a limit below the size": {func(r *csi.NodeExpandVolumeRequest) {
 			r.CapacityRange = &csi.CapacityRange{RequiredBytes: 2, LimitBytes: 1}
