@@ -84,9 +84,7 @@ func newCopy(t *testing.T, namespace, name, class, size, kind, source string, mo
 // the next.
 func beginNumbers(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
-	run(t, pod, `echo 0 > /tmp/acked
-		nohup sh -c 'n=0; while :; do n=$((n+1)); echo $n >> /data/numbers; fsync /data/numbers; echo $n > /tmp/new; mv /tmp/new /tmp/acked; done' >/tmp/log 2>&1 &
-		sleep 1`)
+	run(t, pod, `echo 0 > /tmp/acked; (n=0; while :; do n=$((n+1)); echo $n >> /data/numbers; sync; echo $n > /tmp/new; mv /tmp/new /tmp/acked; done) >/tmp/log 2>&1 &`)
 }
 
 // acked is the last number that is durable.
