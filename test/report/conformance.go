@@ -65,7 +65,7 @@ func conformance(w io.Writer, files []string) (ok bool, err error) {
 			case "skipped", "pending":
 				t.inapplicable++
 				total.inapplicable++
-				reasons[reason(c)]++
+				reasons[whyNot(c)]++
 			default:
 				t.failed++
 				total.failed++
@@ -94,7 +94,7 @@ func conformance(w io.Writer, files []string) (ok bool, err error) {
 	return total.failed == 0 && total.passed > 0, nil
 }
 
-func reason(c junitCase) string {
+func whyNot(c junitCase) string {
 	if c.Skipped == nil || c.Skipped.Message == "" {
 		return "pending in the suite"
 	}
