@@ -28,7 +28,7 @@ Ending it ends no device: I/O waits until the next server takes over.`,
 	f.StringVar(&o.StateDir, "state-dir", "/var/lib/csi-ublk", "directory of the pools and of the server's state")
 	f.StringVar(&o.Socket, "socket", "/run/csi-ublk/server.sock", "unix socket to serve on")
 	f.StringVar(&o.HTTPAddress, "http-address", ":9810", "address of /healthz, /readyz and /metrics; empty for none")
-	f.Uint32Var(&o.MaxDevices, "max-devices", 4096, "how many devices to serve at most")
+	f.Uint32Var(&o.MaxDevices, "max-devices", 4096, "how many ublk devices the kernel may have at most, those of other servers included")
 	f.IntVar(&o.Rings, "rings", 0, "ring threads of a worker; 0 for a quarter of the CPUs, from 1 to 4")
 	f.DurationVar(&o.CommandTimeout, "command-timeout", 0, "when a command of the ublk driver counts as stuck; 0 for 30s")
 	f.DurationVar(&o.LockPatience, "lock-patience", 0, "how long to wait for a former server to end; 0 for 1m")

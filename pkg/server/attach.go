@@ -194,6 +194,12 @@ func (s *Server) forgetFormer(id uint32) {
 // bringUp makes an added device live.
 func (s *Server) bringUp(ctx context.Context, v *volume, b backing, gen *generation, phase func(string)) error {
 	id, e := v.info.ID, v.entry
+	// The kernel gives away the lowest number that is free, so with this one there are
+	// more devices than that, whoever's they are: servers that share a kernel share the
+	// limit, without a word to each other and without counting.
+	if id >= s.options.MaxDevices {
+		return fmt.Errorf("the kernel has %d devices, those of other servers on it among them: %w", s.options.MaxDevices, errFull)
+	}
 	p := b.info.Params()
 	p.ReadOnly = e.ReadOnly
 	if err := s.kernel.setParams(id, p); err != nil {

@@ -26,8 +26,9 @@ type Options struct {
 	Socket string
 	// HTTPAddress serves /healthz, /readyz and /metrics; "" means no HTTP.
 	HTTPAddress string
-	// MaxDevices is how many devices this server takes; 0 means 4096. The
-	// driver's own limit is raised to it.
+	// MaxDevices is how many devices the kernel may have, those of other servers
+	// included, for this server to add one; 0 means 4096. The driver's own limit is
+	// raised to it.
 	MaxDevices uint32
 	// Rings is the number of rings of a worker; 0 lets the worker choose.
 	Rings int

@@ -28,6 +28,9 @@ type node struct {
 	client *client.Client
 	server *exec.Cmd
 	log    *os.File
+	flags  []string // of the server, besides those that every one has
+	// neighbour is set for a node whose kernel has devices of another one as well.
+	neighbour bool
 }
 
 // newNode makes a node whose pool is a file system on a loop device. The server
@@ -38,6 +41,15 @@ func newNode(t *testing.T) *node {
 }
 
 func newNodeOn(t *testing.T, mountPool func(pool string)) *node {
+	t.Helper()
+	n := makeNode(t, mountPool)
+	n.flags = []string{"--http-address", httpAddress}
+	n.begin()
+	return n
+}
+
+// makeNode makes a node without a server.
+func makeNode(t *testing.T, mountPool func(pool string)) *node {
 	t.Helper()
 	state, err := os.MkdirTemp("/var/tmp", "csi-ublk-")
 	if err != nil {
@@ -58,9 +70,14 @@ func newNodeOn(t *testing.T, mountPool func(pool string)) *node {
 	if n.client, err = client.Dial(n.socket()); err != nil {
 		t.Fatal(err)
 	}
-	n.start()
-	t.Cleanup(n.finish)
 	return n
+}
+
+// begin starts the server and sees to the node's end.
+func (n *node) begin() {
+	n.t.Helper()
+	n.start()
+	n.t.Cleanup(n.finish)
 }
 
 func binary(t *testing.T) string {
@@ -84,7 +101,7 @@ func (n *node) socket() string { return filepath.Join(n.state, "s") }
 // start runs a server, and returns when it answers.
 func (n *node) start() {
 	n.t.Helper()
-	n.server = exec.Command(n.bin, "server", "--state-dir", n.state, "--socket", n.socket(), "--http-address", httpAddress)
+	n.server = exec.Command(n.bin, append([]string{"server", "--state-dir", n.state, "--socket", n.socket()}, n.flags...)...)
 	n.server.Stderr = n.log
 	if err := n.server.Start(); err != nil {
 		n.t.Fatal(err)
@@ -166,6 +183,14 @@ func (n *node) nothingLeft() {
 		return err
 	})
 	n.eventually("the kernel to have no device", func() error {
+		if n.neighbour {
+			// It lists the others' too; what this server still deletes it tells.
+			info, err := n.client.Info(n.ctx())
+			if err == nil && info.Releasing > 0 {
+				err = fmt.Errorf("%d are being deleted", info.Releasing)
+			}
+			return err
+		}
 		if left := devices(n.t); len(left) > 0 {
 			return fmt.Errorf("it has %v", left)
 		}
