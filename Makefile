@@ -108,6 +108,10 @@ test-external: report vm ## Kubernetes' own storage tests in a cluster of guests
 conformance: test-external ## The same, whole; writes docs/conformance.md
 	test/external/write
 
+.PHONY: e2e
+e2e: report ## The same tests in any cluster with the driver: KUBECONFIG=FILE, FOCUS=REGEXP and SKIP=REGEXP for some cases
+	$(call run,e2e,test/e2e/any)
+
 MINUTES ?= 5
 SOAK_KERNEL ?= current
 .PHONY: soak test-soak

@@ -22,27 +22,24 @@ const deviceGone = 30 * time.Second
 // TestExhaustedPool fills the pool of every node: the next pod stays Pending with
 // a reason a person understands, and starts once space returns.
 func TestExhaustedPool(t *testing.T) {
+	nodes := needsPool(t, "default")
 	namespace := newNamespace(t)
 	class := newClass(t, storagev1.VolumeBindingWaitForFirstConsumer, "ext4", nil)
 	fs := corev1.PersistentVolumeFilesystem
 
-	var nodes v1alpha1.UblkNodeList
-	if err := s.List(t.Context(), &nodes); err != nil {
-		t.Fatal(err)
-	}
 	var others v1alpha1.UblkVolumeList
 	if err := s.List(t.Context(), &others); err != nil {
 		t.Fatal(err)
 	}
 	var fillers []*corev1.PersistentVolumeClaim
 	var pods []*corev1.Pod
-	for i, n := range nodes.Items {
+	for i, n := range nodes {
 		pool, err := poolOf(t.Context(), n.Name, "default")
 		if err != nil {
 			t.Fatal(err)
 		}
 		// all but 256 MiB: sparse, so this costs no bytes
-		size := pool.CapacityBytes - pool.ReclaimingBytes - 256<<20
+		size := pool.CapacityBytes - pool.ReclaimingBytes - pool.EphemeralBytes - 256<<20
 		for _, v := range others.Items {
 			if v.Spec.Node == n.Name && v.Spec.Pool == pool.Name {
 				size -= v.Spec.CapacityBytes

@@ -27,6 +27,14 @@ func podInline(namespace, name, fsType, size string) *corev1.Pod {
 // TestInlineVolume: a pod brings its volume along, which counts in its node's
 // pool, and takes it away again.
 func TestInlineVolume(t *testing.T) {
+	before := map[string]int64{} // pods of others may have some
+	for _, n := range needsPool(t, "default") {
+		p, err := poolOf(t.Context(), n.Name, "default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[n.Name] = p.EphemeralBytes
+	}
 	for _, fsType := range []string{"ext4", "xfs"} {
 		t.Run(fsType, func(t *testing.T) {
 			namespace := newNamespace(t)
@@ -42,10 +50,10 @@ func TestInlineVolume(t *testing.T) {
 			if !strings.HasPrefix(device, "ublkb") {
 				t.Errorf("its volume is on %q", device)
 			}
-			ephemeral := func(want int64) func(context.Context) error {
+			ephemeral := func(more int64) func(context.Context) error {
 				return func(ctx context.Context) error {
 					p, err := poolOf(ctx, node, "default")
-					if err == nil && p.EphemeralBytes != want {
+					if err == nil && p.EphemeralBytes != before[node]+more {
 						err = fmt.Errorf("%d bytes", p.EphemeralBytes)
 					}
 					return err
@@ -53,12 +61,14 @@ func TestInlineVolume(t *testing.T) {
 			}
 			eventually(t, time.Minute, "the node counts it", ephemeral(512<<20))
 			helper := onNode(t, namespace, node)
+			const files = "ls -d /state/pools/default/volumes/h-* 2>/dev/null | wc -l"
+			with := run(t, helper, files)
 			remove(t, pod)
 			eventually(t, time.Minute, "the node no longer counts it", ephemeral(0))
 			eventually(t, deviceGone, "device and file are gone", func(ctx context.Context) error {
-				out, err := exec(ctx, helper, "ls -d /sys/block/"+device+" /state/pools/default/volumes/h-* 2>/dev/null || true")
-				if err == nil && out != "" {
-					err = fmt.Errorf("left are %s", out)
+				out, err := exec(ctx, helper, "ls -d /sys/block/"+device+" 2>/dev/null; "+files)
+				if err == nil && (strings.Contains(out, device) || out == with) {
+					err = fmt.Errorf("left are %s files, %s before; %s", out, with, device)
 				}
 				return err
 			})
@@ -91,6 +101,7 @@ func TestInlineVolumeThatCanNotBe(t *testing.T) {
 
 // TestNodesAreLabelled: pods can select on how a node's kernel deletes devices.
 func TestNodesAreLabelled(t *testing.T) {
+	needsFlag(t, "--mark-nodes=true")
 	var nodes v1alpha1.UblkNodeList
 	if err := s.List(t.Context(), &nodes); err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func onNode(t *testing.T, namespace, node string) *corev1.Pod {
 				SecurityContext: &corev1.SecurityContext{Privileged: &yes},
 				VolumeMounts:    []corev1.VolumeMount{{Name: "state", MountPath: "/state", ReadOnly: true}},
 			}},
-			Volumes: []corev1.Volume{{Name: "state", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/var/lib/csi-ublk"}}}},
+			Volumes: []corev1.Volume{{Name: "state", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: s.stateDir}}}},
 		},
 	}
 	start(t, pod)

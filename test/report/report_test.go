@@ -22,9 +22,11 @@ func TestStream(t *testing.T) {
 {"Action":"run","Package":"p","Test":"TestB"}
 {"Action":"fail","Package":"p","Test":"TestB"}
 {"Action":"run","Package":"p","Test":"TestC"}
+{"Action":"output","Package":"p","Test":"TestC","Output":"    c_test.go:8: no: for want of: x\n"}
+{"Action":"output","Package":"p","Test":"TestC","Output":"--- SKIP: TestC (0.00s)\n"}
 {"Action":"skip","Package":"p","Test":"TestC"}
 {"Action":"fail","Package":"p"}
-`, want: result{Passed: 1, Failed: []string{"p.TestB"}, Skipped: []string{"p.TestC"}}},
+`, want: result{Passed: 1, Failed: []string{"p.TestB"}, Skipped: []string{"p.TestC: no: for want of: x"}}},
 		"a package without tests is nothing": {lines: `{"Action":"start","Package":"p"}
 {"Action":"output","Package":"p","Output":"?   p [no test files]\n"}
 {"Action":"skip","Package":"p"}

@@ -14,7 +14,7 @@ import (
 type result struct {
 	Passed  int      `json:"passed"`
 	Failed  []string `json:"failed"`  // names of tests, and of packages that failed without one
-	Skipped []string `json:"skipped"` // names of tests
+	Skipped []string `json:"skipped"` // names of tests, and why
 	Seconds float64  `json:"seconds"`
 	// Error says that the tier's command itself failed, with or without tests.
 	Error string `json:"error,omitempty"`

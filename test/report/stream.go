@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -73,12 +74,28 @@ func (s *stream) test(e event, key string) {
 		s.res.Passed++
 		s.counts[e.Package]++
 	case "skip":
+		if why := reason(s.output[key]); why != "" {
+			name += ": " + why
+		}
 		s.res.Skipped = append(s.res.Skipped, name)
 	case "fail":
 		s.res.Failed = append(s.res.Failed, name)
 		fmt.Fprintf(s.w, "--- FAIL %s (%.2fs)\n%s", name, e.Elapsed, strings.Join(s.output[key], ""))
 	}
 	delete(s.output, key)
+}
+
+// said is a line that a test logged, with its place.
+var said = regexp.MustCompile(`^\s+\w+\.go:\d+: (.*)`)
+
+// reason is the last thing that a skipped test said; "" if it said nothing.
+func reason(output []string) string {
+	for _, line := range slices.Backward(output) {
+		if m := said.FindStringSubmatch(line); m != nil {
+			return strings.TrimSpace(m[1])
+		}
+	}
+	return ""
 }
 
 func (s *stream) begin(e event) {
