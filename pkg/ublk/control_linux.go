@@ -51,6 +51,9 @@ type Control struct {
 func OpenControl(o ControlOptions) (*Control, error) {
 	o = o.withDefaults()
 	f, err := os.OpenFile(o.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) && makeCharNode(o.Path, "/sys/class/misc/ublk-control/dev") == nil {
+		f, err = os.OpenFile(o.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
+	}
 	if err != nil {
 		return nil, opError("open", -1, explainOpen(err))
 	}

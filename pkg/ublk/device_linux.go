@@ -3,6 +3,7 @@ package ublk
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,9 @@ type Device struct {
 // recovery has begun. The error is EBUSY while another process has it open.
 func OpenDevice(info DeviceInfo) (*Device, error) {
 	fd, err := openChar(info.CharPath())
+	if errors.Is(err, fs.ErrNotExist) && makeCharNode(info.CharPath(), fmt.Sprintf("/sys/class/ublk-char/ublkc%d/dev", info.ID)) == nil {
+		fd, err = openChar(info.CharPath())
+	}
 	if err != nil {
 		return nil, opError("open", int64(info.ID), err)
 	}

@@ -163,6 +163,32 @@ func TestWhatMustHoldInEveryRelease(t *testing.T) {
 	}
 }
 
+// On a read-only root the kubelet can't make what it does not find, and a mount of
+// what may be missing keeps the pod from starting.
+func TestOnAReadOnlyRootNothingIsMadeThere(t *testing.T) {
+	objects, err := render(t, kubeVersions[1], "--values", filepath.Join(chartDir, "ci", "readonly-root-values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, object := range objects {
+		for _, v := range podSpec(object).Volumes {
+			if v.HostPath == nil {
+				continue
+			}
+			seen++
+			for _, dir := range []string{"/etc/", "/usr/", "/lib/", "/opt/", "/sys/"} {
+				if strings.HasPrefix(v.HostPath.Path+"/", dir) {
+					t.Errorf("a pod mounts %s of the node", v.HostPath.Path)
+				}
+			}
+		}
+	}
+	if seen < 5 {
+		t.Errorf("only %d directories of the node", seen)
+	}
+}
+
 func checkServer(t *testing.T, o *appsv1.DaemonSet) {
 	t.Helper()
 	spec := o.Spec.Template.Spec

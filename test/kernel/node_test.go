@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,6 +30,7 @@ type node struct {
 	server *exec.Cmd
 	log    *os.File
 	flags  []string // of the server, besides those that every one has
+	within []string // a command that runs the server as its last arguments say
 	// neighbour is set for a node whose kernel has devices of another one as well.
 	neighbour bool
 }
@@ -101,7 +103,8 @@ func (n *node) socket() string { return filepath.Join(n.state, "s") }
 // start runs a server, and returns when it answers.
 func (n *node) start() {
 	n.t.Helper()
-	n.server = exec.Command(n.bin, append([]string{"server", "--state-dir", n.state, "--socket", n.socket()}, n.flags...)...)
+	args := slices.Concat(n.within, []string{n.bin, "server", "--state-dir", n.state, "--socket", n.socket()}, n.flags)
+	n.server = exec.Command(args[0], args[1:]...)
 	n.server.Stderr = n.log
 	if err := n.server.Start(); err != nil {
 		n.t.Fatal(err)

@@ -83,5 +83,29 @@ func Path(device uint64) (string, error) {
 }
 
 func open(path string, flags int) (*os.File, error) {
-	return os.OpenFile(path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	f, err := os.OpenFile(path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) && makeNode(path) == nil {
+		return os.OpenFile(path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	}
+	return f, err
+}
+
+// makeNode makes the node of a block device that the kernel has, in a /dev where nodes
+// do not appear by themselves: a loop device is often younger than a container's /dev.
+func makeNode(path string) error {
+	b, err := os.ReadFile(filepath.Join("/sys/class/block", filepath.Base(path), "dev"))
+	if err != nil {
+		return err
+	}
+	var major, minor uint32
+	if _, err := fmt.Sscanf(string(b), "%d:%d", &major, &minor); err != nil {
+		return err
+	}
+	if filepath.Dir(path) != "/dev" {
+		return fmt.Errorf("%s: not in /dev", path)
+	}
+	if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(major, minor))); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
 }

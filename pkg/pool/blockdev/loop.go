@@ -62,7 +62,7 @@ func AttachLoop(path string) (device string, err error) {
 }
 
 func configureLoop(device string, image *os.File, path string) error {
-	loop, err := os.OpenFile(device, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	loop, err := open(device, unix.O_RDWR)
 	if err != nil {
 		return fmt.Errorf("open loop device: %w", err)
 	}

@@ -88,8 +88,9 @@ func Run(ctx context.Context, o Options) Report {
 		o.Open = func() (Driver, error) { return ublk.OpenControl(ublk.ControlOptions{}) }
 	}
 	r := Report{Kernel: release()}
-	r.Checks = append(r.Checks, o.root(), o.module(), o.devtmpfs(), o.ioUring(), o.maxDevices())
+	// First, since it makes the driver's node in a /dev where nothing else does.
 	driver, err := o.Open()
+	r.Checks = append(r.Checks, o.root(), o.module(), o.devtmpfs(), o.ioUring(), o.maxDevices())
 	c := Check{Name: "ublk driver", Needed: true, OK: err == nil, Detail: "answers"}
 	if err != nil {
 		c.Detail = err.Error()

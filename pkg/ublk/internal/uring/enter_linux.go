@@ -3,6 +3,8 @@ package uring
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"structs"
 	"sync/atomic"
 	"unsafe"
@@ -56,11 +58,23 @@ func setup(entries uint32, p *params) (int, error) {
 func explainSetup(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("%w (sysctl kernel.io_uring_disabled, or a seccomp profile, forbids io_uring)", err)
+		return fmt.Errorf("%w (%s)", err, whoForbids())
 	case errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("%w (the kernel is built without io_uring, or a seccomp profile hides it)", err)
 	}
 	return err
+}
+
+// whoForbids says which of the two switches forbids io_uring, and what turns it.
+func whoForbids() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/io_uring_disabled") // younger than io_uring
+	switch strings.TrimSpace(string(b)) {
+	case "2":
+		return "kernel.io_uring_disabled=2 forbids io_uring to everybody: sysctl kernel.io_uring_disabled=1 on the node"
+	case "1":
+		return "kernel.io_uring_disabled=1 allows io_uring to CAP_SYS_ADMIN only, or a seccomp profile forbids it: run in a privileged container"
+	}
+	return "a seccomp profile forbids io_uring: run in a privileged container"
 }
 
 // Submit hands over every new entry and lets completions in, without waiting
