@@ -160,7 +160,7 @@ func TestSnapshotUnderIO(t *testing.T) {
 				if p.Spec.NodeName != source.Spec.NodeName {
 					t.Errorf("pod %s is on %s, the source on %s", p.Name, p.Spec.NodeName, source.Spec.NodeName)
 				}
-				run(t, p, "echo mine > /data/mine && fsync /data/mine")
+				run(t, p, "echo mine > /data/mine && sync")
 			}
 
 			volume, pv := volumeOf(t, claim)
