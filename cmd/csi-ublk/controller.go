@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -40,6 +41,8 @@ type controllerOptions struct {
 	overcommit     float64
 	markNodes      bool
 	taintWedged    bool
+	pluginPods     string
+	pluginGrace    time.Duration
 }
 
 // newControllerCommand is the controller role.
@@ -67,6 +70,8 @@ with "not ready" until it is theirs. A replica that loses the lease ends.`,
 	f.Float64Var(&o.overcommit, "overcommit", 1, "bytes promised for each byte of a pool; 1 promises nothing twice")
 	f.BoolVar(&o.markNodes, "mark-nodes", true, "label nodes with how their kernel deletes devices, "+kernel.Label)
 	f.BoolVar(&o.taintWedged, "taint-wedged-nodes", false, "taint nodes whose kernel does not answer, "+kernel.Taint+":NoSchedule; needs --mark-nodes")
+	f.StringVar(&o.pluginPods, "node-plugin-pods", "", "label selector of the node plugin's pods, in the namespace of the lease, by which nodes are known whose plugin is gone; empty to look at none")
+	f.DurationVar(&o.pluginGrace, "node-plugin-grace", 30*time.Second, "how long the node plugin may have no ready pod until its node takes no new volume")
 	return cmd
 }
 
@@ -77,13 +82,19 @@ func runController(ctx context.Context, o controllerOptions) error {
 	if o.taintWedged && !o.markNodes {
 		return usagef("--taint-wedged-nodes needs --mark-nodes")
 	}
+	if o.pluginPods != "" && (o.leaseNamespace == "" || o.pluginGrace <= 0) {
+		return usagef("--node-plugin-pods needs --leader-election-namespace and a --node-plugin-grace of more than 0")
+	}
+	if o.pluginPods == "" {
+		o.pluginGrace = 0
+	}
 	mgr, err := newControllerManager(o)
 	if err != nil {
 		return err
 	}
 	service := controller.New(controller.Options{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Cache: mgr.GetCache(),
-		Ledger: capacity.New(capacity.Options{Overcommit: o.overcommit}),
+		Ledger: capacity.New(capacity.Options{Overcommit: o.overcommit}), PluginGrace: o.pluginGrace,
 	})
 	if err := mgr.Add(service); err != nil {
 		return fmt.Errorf("add controller service: %w", err)
@@ -141,6 +152,10 @@ func newControllerManager(o controllerOptions) (ctrl.Manager, error) {
 		return nil, err
 	}
 	cfg.QPS, cfg.Burst = o.qps, o.burst
+	plugins, err := labels.Parse(o.pluginPods)
+	if err != nil {
+		return nil, usagef("--node-plugin-pods: %v", err)
+	}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme), metav1.AddMetaToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("make scheme: %w", err)
@@ -158,11 +173,14 @@ func newControllerManager(o controllerOptions) (ctrl.Manager, error) {
 		RenewDeadline:                 &renew,
 		RetryPeriod:                   &retry,
 		Cache: cache.Options{
-			// Four kinds and no more: a read of any other is a bug, and would
+			// The kinds of the service and no more: a read of any other is a bug, and would
 			// otherwise become a watch of its own.
 			ReaderFailOnMissingInformer: true,
 			DefaultTransform:            cache.TransformStripManagedFields(),
-			ByObject:                    map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: slimNode}},
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Node{}: {Transform: slimNode},
+				&corev1.Pod{}:  {Transform: slimPod, Namespaces: map[string]cache.Config{o.leaseNamespace: {LabelSelector: plugins}}},
+			},
 		},
 		// A standby is alive and ready to take over: it says ok as well.
 		Metrics: metricsserver.Options{BindAddress: o.httpAddress, ExtraHandlers: map[string]http.Handler{"/healthz": alive, "/readyz": alive}},
@@ -187,6 +205,19 @@ func slimNode(o any) (any, error) {
 	}
 	n.Status = corev1.NodeStatus{Conditions: n.Status.Conditions}
 	return n, nil
+}
+
+// slimPod keeps of a Pod where it is and whether it is ready.
+func slimPod(o any) (any, error) {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return o, nil
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, UID: p.UID, ResourceVersion: p.ResourceVersion},
+		Spec:       corev1.PodSpec{NodeName: p.Spec.NodeName},
+		Status:     corev1.PodStatus{Conditions: p.Status.Conditions},
+	}, nil
 }
 
 // kubeConfig is the way to the API server: a kubeconfig file, or what a pod has.

@@ -40,6 +40,9 @@ func newNode(t *testing.T, name, pool string, capacity int64) *node {
 	t.Helper()
 	n := &node{t: t, name: name, pool: pool, inUse: map[string]bool{}, files: map[string]bool{}}
 	kube := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	plugin := pluginPod(name)
+	must(t, api.Create(t.Context(), plugin))
+	n.setPluginReady(corev1.ConditionTrue)
 	must(t, api.Create(t.Context(), kube))
 	// Without a controller manager nobody else takes the API server's taint off.
 	n.setNode(func(k *corev1.Node) { k.Spec.Taints = nil })
@@ -62,6 +65,7 @@ func newNode(t *testing.T, name, pool string, capacity int64) *node {
 	t.Cleanup(func() {
 		n.stop()
 		_ = api.Delete(context.Background(), kube)
+		_ = api.Delete(context.Background(), plugin, client.GracePeriodSeconds(0))
 		_ = api.Delete(context.Background(), &v1alpha1.UblkNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	})
 	return n

@@ -41,7 +41,8 @@ func startReplica(dir string) (*replica, error) {
 	defer log.Close()
 	endpoint := "unix://" + filepath.Join(dir, "csi.sock")
 	r.cmd = exec.Command(binary, "controller", "--kubeconfig", kubeconfig, "--endpoint", endpoint, "--http-address", "127.0.0.1:0",
-		"--leader-election-namespace", "default", "--taint-wedged-nodes", "--log-level", "debug")
+		"--leader-election-namespace", "default", "--taint-wedged-nodes", "--node-plugin-pods", "app="+pluginApp, "--node-plugin-grace", pluginGrace.String(),
+		"--log-level", "debug")
 	r.cmd.Stdout, r.cmd.Stderr = log, log
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)

@@ -218,6 +218,9 @@ func TestRightsOfTheRoles(t *testing.T) {
 		}, ""},
 		{"the controller sees nodes", func() error { return controller.List(t.Context(), &corev1.NodeList{}) }, ""},
 		{"the controller sees no pods of the cluster", func() error { return controller.List(t.Context(), &corev1.PodList{}) }, "forbidden"},
+		{"the controller sees the pods of the driver", func() error {
+			return controller.List(t.Context(), &corev1.PodList{}, client.InNamespace(namespace))
+		}, ""},
 		{"the controller writes the status of claims", func() error { return claimStatus(t, controller) }, ""},
 		{"the controller sees no secrets", func() error { return controller.List(t.Context(), &corev1.SecretList{}) }, "forbidden"},
 		{"the server sees nothing", func() error { return server.List(t.Context(), &v1alpha1.UblkVolumeList{}) }, "forbidden"},

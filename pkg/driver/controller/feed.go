@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -22,14 +23,19 @@ import (
 // their bytes again.
 func (s *Service) Start(ctx context.Context) error {
 	defer s.ready.Store(false)
-	feeds := []struct {
+	type feed struct {
 		object  client.Object
 		handler toolscache.ResourceEventHandler
-	}{
+	}
+	feeds := []feed{
 		{&v1alpha1.UblkVolume{}, handler(s.volumeSeen, s.volumeGone)},
 		{&v1alpha1.UblkSnapshot{}, handler(s.snapshotSeen, s.snapshotGone)},
 		{&v1alpha1.UblkNode{}, handler(s.ublkNodeChanged, s.ublkNodeChanged)},
 		{&corev1.Node{}, handler(s.nodeChanged, s.nodeChanged)},
+	}
+	if s.plugins != nil {
+		// First, so that no node is offered before it is known whether it has a plugin.
+		feeds = slices.Insert(feeds, 0, feed{&corev1.Pod{}, handler(s.plugins.seen, s.plugins.gone)})
 	}
 	informers := make([]cache.Informer, len(feeds))
 	for i, f := range feeds {

@@ -18,14 +18,21 @@ func (s *Service) nodeChanged(n *corev1.Node)           { s.offer(n.Name) }
 func (s *Service) ublkNodeChanged(n *v1alpha1.UblkNode) { s.offer(n.Name) }
 
 // offer tells the ledger what the node of this name offers now. It is called for
-// a change of the Node and of the UblkNode; the later of two calls sees both.
+// a change of the Node, of the UblkNode and of the plugin's pods; the last of several
+// calls sees all.
 func (s *Service) offer(name string) {
+	// One that looked earlier must not have the last word.
+	s.offering.Lock()
+	defer s.offering.Unlock()
 	node, ublk := s.look(name)
 	if ublk == nil {
 		s.o.Ledger.DeleteNode(name)
+		if node == nil && s.plugins != nil {
+			s.plugins.forget(name)
+		}
 		return
 	}
-	s.o.Ledger.SetNode(offerOf(node, ublk))
+	s.o.Ledger.SetNode(offerOf(node, ublk, s.pluginAway(name)))
 }
 
 // look returns a node's two objects from memory, nil for what there is not.
@@ -52,12 +59,21 @@ func (s *Service) silence(name string) string {
 	case ublk == nil:
 		return "no csi-ublk node plugin has registered there"
 	}
-	return pluginSilence(ublk)
+	return cmp.Or(pluginSilence(ublk), s.pluginAway(name))
 }
 
-// offerOf is what a node offers for new volumes. node is nil if there is none.
-func offerOf(node *corev1.Node, ublk *v1alpha1.UblkNode) capacity.Node {
-	n := capacity.Node{Name: ublk.Name, Refusal: cmp.Or(nodeRefusal(node), ublkRefusal(ublk))}
+// pluginAway is plugins.away, "" where pods are not looked at.
+func (s *Service) pluginAway(node string) string {
+	if s.plugins == nil {
+		return ""
+	}
+	return s.plugins.away(node)
+}
+
+// offerOf is what a node offers for new volumes. node is nil if there is none; away
+// says that its plugin is gone.
+func offerOf(node *corev1.Node, ublk *v1alpha1.UblkNode, away string) capacity.Node {
+	n := capacity.Node{Name: ublk.Name, Refusal: cmp.Or(nodeRefusal(node), ublkRefusal(ublk), away)}
 	for _, p := range ublk.Status.Pools {
 		pool := capacity.Pool{Name: p.Name, CapacityBytes: p.CapacityBytes, ReclaimingBytes: p.ReclaimingBytes, EphemeralBytes: p.EphemeralBytes}
 		if !p.Ready {

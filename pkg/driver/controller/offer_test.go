@@ -42,7 +42,7 @@ func TestOffer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n, u := healthy("n")
 			c.change(n, u)
-			if got := offerOf(n, u); got.Refusal != c.want {
+			if got := offerOf(n, u, ""); got.Refusal != c.want {
 				t.Errorf("refusal %q, want %q", got.Refusal, c.want)
 			}
 		})
@@ -56,10 +56,10 @@ func TestOfferPools(t *testing.T) {
 		{Name: "default", CapacityBytes: 1 << 30},
 		{Name: "bad", CapacityBytes: 7, Refusal: `its pool "bad" does not work (read-only)`},
 	}}
-	if diff := cmp.Diff(want, offerOf(n, u)); diff != "" {
+	if diff := cmp.Diff(want, offerOf(n, u, "")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if got := offerOf(nil, u).Refusal; got != "the node does not exist" {
+	if got := offerOf(nil, u, "").Refusal; got != "the node does not exist" {
 		t.Errorf("without a Node: %q", got)
 	}
 }

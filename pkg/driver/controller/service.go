@@ -2,7 +2,9 @@ package controller
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -14,7 +16,7 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
 )
 
-// Options configures a Service. All fields are required.
+// Options configures a Service. All fields but PluginGrace are required.
 type Options struct {
 	// Client reads from Cache and writes to the API server.
 	Client client.Client
@@ -24,6 +26,10 @@ type Options struct {
 	// holder of the lease may still write then; see Start.
 	Cache  cache.Cache
 	Ledger *capacity.Ledger
+	// PluginGrace is for how long the node plugin of a node may have no ready pod
+	// until the node takes no new volume and is not waited for. The cache has just
+	// the pods of the plugin then. 0 is for ever: no pods are read.
+	PluginGrace time.Duration
 }
 
 // Service is the CSI controller service. It answers only while Start runs and
@@ -31,14 +37,22 @@ type Options struct {
 type Service struct {
 	csi.UnimplementedControllerServer
 	csi.UnimplementedGroupControllerServer
-	o       Options
-	locks   driver.VolumeLocks
-	waiters waiters
-	ready   atomic.Bool
+	o        Options
+	locks    driver.VolumeLocks
+	waiters  waiters
+	plugins  *plugins // nil if pods are not looked at
+	offering sync.Mutex
+	ready    atomic.Bool
 }
 
 // New returns a service that refuses calls until it is started.
-func New(o Options) *Service { return &Service{o: o} }
+func New(o Options) *Service {
+	s := &Service{o: o}
+	if o.PluginGrace > 0 {
+		s.plugins = newPlugins(o.PluginGrace, s.offer)
+	}
+	return s
+}
 
 // Ready is the answer to Probe.
 func (s *Service) Ready(context.Context) (bool, error) { return s.ready.Load(), nil }

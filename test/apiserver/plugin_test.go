@@ -1,0 +1,66 @@
+//go:build kube
+
+package apiserver
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	pluginApp = "node-plugin"
+	// Long enough for a node of a test to be made within it, on a loaded machine.
+	pluginGrace = 3 * time.Second
+)
+
+// pluginPod is the pod of a node's plugin, in the place of the chart's.
+func pluginPod(node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "plugin-" + node, Namespace: "default", Labels: map[string]string{"app": pluginApp}},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "plugin", Image: "none"}}},
+	}
+}
+
+// setPluginReady does what the node's kubelet would.
+func (n *node) setPluginReady(ready corev1.ConditionStatus) {
+	n.t.Helper()
+	p := &corev1.Pod{}
+	must(n.t, api.Get(context.Background(), client.ObjectKeyFromObject(pluginPod(n.name)), p))
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
+	must(n.t, api.Status().Update(context.Background(), p))
+}
+
+// A plugin that is killed for good does not get to say so: its UblkNode stays Ready.
+func TestANodeWhosePluginIsGoneTakesNoVolume(t *testing.T) {
+	n := newNode(t, "unplugged", "plugin", 1<<30)
+	v, err := create(t, request("plugin-before", "plugin", 64*mib))
+	must(t, err)
+
+	n.tell(func(n *node) { n.silent = true })
+	n.setPluginReady(corev1.ConditionFalse)
+	const want = "no pod of its csi-ublk node plugin is ready since"
+	seen(t, n.name, "plugin", 0)
+	_, err = create(t, request("plugin-refused", "plugin", 64*mib))
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), want) {
+		t.Errorf("CreateVolume answers %v", err)
+	}
+	began := time.Now()
+	if err := remove(t, v.VolumeId); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), want) {
+		t.Errorf("DeleteVolume answers %v", err)
+	}
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("DeleteVolume took %v: it waited for a plugin that is gone", d)
+	}
+
+	n.tell(func(n *node) { n.silent = false })
+	n.setPluginReady(corev1.ConditionTrue)
+	must(t, remove(t, v.VolumeId))
+}
