@@ -53,9 +53,9 @@ func TestModify(t *testing.T) {
 		parameters map[string]string
 		says       string
 	}{
-		"a key that is none":       {map[string]string{"iops": "1", "pool": "x"}, `mutable_parameters["pool"] is not a parameter`},
-		"a value that is none":     {map[string]string{"iops": "1", "readBandwidth": "fast"}, `mutable_parameters["readBandwidth"] "fast"`},
-		"a burst that is too long": {map[string]string{"iops": "1", "burst": "2m"}, `mutable_parameters["burst"] "2m"`},
+		"a key that is none":       {map[string]string{"iops": "100", "pool": "x"}, `mutable_parameters["pool"] is not a parameter`},
+		"a value that is none":     {map[string]string{"iops": "100", "readBandwidth": "fast"}, `mutable_parameters["readBandwidth"] "fast"`},
+		"a burst that is too long": {map[string]string{"iops": "100", "burst": "2m"}, `mutable_parameters["burst"] "2m"`},
 	} {
 		t.Run(name+" changes nothing", func(t *testing.T) {
 			want(t, modify(t, "modify", c.parameters), codes.InvalidArgument, c.says)
@@ -63,7 +63,7 @@ func TestModify(t *testing.T) {
 		})
 	}
 	want(t, modify(t, "", nil), codes.InvalidArgument, "volume_id is empty")
-	want(t, modify(t, "unknown", map[string]string{"iops": "1"}), codes.NotFound, "does not exist")
+	want(t, modify(t, "unknown", map[string]string{"iops": "100"}), codes.NotFound, "does not exist")
 
 	generation := get(t, "modify").Generation
 	for range 2 {
@@ -87,15 +87,15 @@ func TestModifyWaitsForTheNode(t *testing.T) {
 	n.tell(func(n *node) { n.silent = true })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err = leader.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{VolumeId: "modify-late", MutableParameters: map[string]string{"iops": "5"}})
+	_, err = leader.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{VolumeId: "modify-late", MutableParameters: map[string]string{"iops": "50"}})
 	want(t, err, codes.DeadlineExceeded, "waits for node modify-late to put its limits in force")
 	n.tell(func(n *node) { n.silent = false })
-	must(t, modify(t, "modify-late", map[string]string{"iops": "5"}))
-	wantLimits(t, "modify-late", &v1alpha1.VolumeLimits{IOPS: 5})
+	must(t, modify(t, "modify-late", map[string]string{"iops": "50"}))
+	wantLimits(t, "modify-late", &v1alpha1.VolumeLimits{IOPS: 50})
 
 	n.condition(v1alpha1.NodeReady, "stopped")
 	eventually(t, "the plugin is down", func() bool { return capacityOf(t, "modify-late", "modify-late") == 0 })
-	want(t, modify(t, "modify-late", map[string]string{"iops": "6"}), codes.Unavailable, "plugin is not ready (stopped)")
+	want(t, modify(t, "modify-late", map[string]string{"iops": "60"}), codes.Unavailable, "plugin is not ready (stopped)")
 	n.setUblk(func(s *v1alpha1.UblkNodeStatus) {
 		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: v1alpha1.NodeReady, Status: metav1.ConditionTrue, Reason: "Ready"})
 	})

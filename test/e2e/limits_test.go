@@ -38,7 +38,7 @@ func TestLimits(t *testing.T) {
 	class := newClass(t, storagev1.VolumeBindingWaitForFirstConsumer, "ext4", nil)
 	silver := newAttributes(t, map[string]string{"iops": "0", "writeBandwidth": "2Mi"})
 	gold := newAttributes(t, map[string]string{"iops": "0", "writeBandwidth": "8Mi"})
-	wrong := newAttributes(t, map[string]string{"iops": "1", "colour": "red"})
+	wrong := newAttributes(t, map[string]string{"iops": "100", "colour": "red"})
 	claim := newClaim(t, namespace, "data", class, "256Mi", corev1.PersistentVolumeFilesystem)
 	set := func(to string) {
 		t.Helper()

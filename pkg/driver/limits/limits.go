@@ -25,6 +25,13 @@ type Limits struct {
 // maxBurst is the longest that a volume may save up its rates.
 const maxBurst = time.Minute
 
+// A volume slower than this would take minutes to answer what one unmount waits for, and
+// is most likely the mistake of somebody who left out the unit.
+const (
+	minRequests = 10
+	minBytes    = 1 << 20
+)
+
 // readers read each key. The limits are those of the UblkVolume schema.
 var readers = map[string]func(l *Limits, value string) error{
 	"iops":           func(l *Limits, v string) error { return requests(v, &l.IOPS) },
@@ -65,6 +72,9 @@ func requests(text string, into *int64) error {
 	if err != nil || n < 0 {
 		return fmt.Errorf("%q is not a number of requests a second: use a whole number, or 0 for no limit", text)
 	}
+	if n > 0 && n < minRequests {
+		return fmt.Errorf("%q is too slow for a volume: use %d requests a second or more, or 0 for no limit", text, minRequests)
+	}
 	*into = n
 	return nil
 }
@@ -74,6 +84,9 @@ func bytes(text string, into *int64) error {
 	n := q.Value() // rounded, and bounded, where the quantity is no such number
 	if err != nil || n < 0 || n == math.MaxInt64 || q.CmpInt64(n) != 0 {
 		return fmt.Errorf("%q is not a number of bytes a second: use a quantity such as 100Mi, or 0 for no limit", text)
+	}
+	if n > 0 && n < minBytes {
+		return fmt.Errorf("%q is too slow for a volume: use 1Mi a second or more, or 0 for no limit", text)
 	}
 	*into = n
 	return nil

@@ -38,12 +38,12 @@ func TestApply(t *testing.T) {
 func TestApplyRefuses(t *testing.T) {
 	for _, c := range []struct{ key, value, says string }{
 		{"iops", "", "whole number"}, {"iops", "-1", "whole number"}, {"iops", "1k", "whole number"}, {"iops", "1.5", "whole number"}, {"writeIOPS", "99999999999999999999", "whole number"},
-		{"bandwidth", "", "100Mi"}, {"bandwidth", "fast", "100Mi"}, {"bandwidth", "-1Mi", "100Mi"}, {"readBandwidth", "100m", "100Mi"}, {"bandwidth", "100Ei", "100Mi"}, {"bandwidth", "10MB", "100Mi"},
+		{"bandwidth", "", "100Mi"}, {"bandwidth", "fast", "100Mi"}, {"bandwidth", "-1Mi", "100Mi"}, {"readBandwidth", "100m", "100Mi"}, {"bandwidth", "100", "1Mi a second or more"}, {"writeBandwidth", "1M", "1Mi a second"}, {"iops", "9", "10 requests a second or more"}, {"bandwidth", "100Ei", "100Mi"}, {"bandwidth", "10MB", "100Mi"},
 		{"burst", "", "up to 1m"}, {"burst", "1", "up to 1m"}, {"burst", "61s", "up to 1m"}, {"burst", "-1s", "up to 1m"}, {"burst", "1us", "whole milliseconds"},
 	} {
 		before := Limits{ReadIOPS: 2}
 		got := before
-		err := Apply(&got, map[string]string{c.key: c.value, "readIOPS": "5"}, field)
+		err := Apply(&got, map[string]string{c.key: c.value, "readIOPS": "50"}, field)
 		if driver.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), field(c.key)) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s %q: %v, want %q", c.key, c.value, err, c.says)
 		}
