@@ -137,10 +137,18 @@ BENCH_FLAGS ?= --devices 200 --volumes 64 --others 0,250,1000 --idle 250,1000 --
 BENCH_BOTH := current=current=bin/csi-ublk fixed=fixed=bin/csi-ublk
 
 .PHONY: bench-churn bench-compare
-bench-churn: build vm ## Measure pod churn on the kernels current and fixed; writes docs/performance.md
+bench-churn: build vm ## Measure pod churn on the kernels current and fixed, and in a cluster; writes docs/performance.md
 	test/bench/run out/bench-kernel $(BENCH_ROUNDS) $(BENCH_BOTH) -- --tables kernel --devices 200
 	test/bench/run out/bench-rest 2 $(BENCH_BOTH) -- --tables lifecycle,growth,idle,node --volumes 64 --others 0,250,1000 --idle 250,1000 --pods 1,16,64
+	$(MAKE) bench-cluster
 	test/bench/write out/bench-kernel out/bench-rest
+
+PODS ?= 100
+.PHONY: bench-cluster
+bench-cluster: build vm ## Measure PODS (100) pods that come and go at once in a cluster of guests
+	@mkdir -p out && rm -f out/bench-cluster.md
+	E2E_CHURN=$(PODS) E2E_CHURN_REPORT=$(CURDIR)/out/bench-cluster.md test/e2e/run -test.run '^TestChurn$$' > out/bench-cluster.json
+	@cat out/bench-cluster.md
 
 bench-compare: build vm ## Measure pod churn of the revision BASE beside this one
 	@test -n "$(BASE)" || { echo "say with what to compare: make bench-compare BASE=REVISION" >&2; exit 2; }

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,7 +36,8 @@ func churnPods(t *testing.T) int {
 }
 
 // TestChurn: many pods with new volumes start at once and end at once; how long it
-// took is logged, and nothing is left.
+// took is logged, and nothing is left. E2E_CHURN_REPORT is a file to which it is added
+// as rows of a table, too.
 func TestChurn(t *testing.T) {
 	n := churnPods(t)
 	for name, pods := range map[string]func(namespace, class string, i int) *corev1.Pod{
@@ -51,6 +54,9 @@ func TestChurn(t *testing.T) {
 			idle := census(t)
 			namespace := newNamespace(t)
 			class := newClass(t, storagev1.VolumeBindingWaitForFirstConsumer, "ext4", nil)
+			observer := podIdle(newNamespace(t), "observer")
+			start(t, observer)
+			callsBefore := callsSoFar(t, observer)
 			began := time.Now()
 			list := make([]*corev1.Pod, n)
 			for i := range list {
@@ -67,8 +73,6 @@ func TestChurn(t *testing.T) {
 				}
 			}
 			gone := times(t, namespace, n, ended, func(p *corev1.Pod) bool { return p == nil })
-			t.Logf("%d pods, %s: running after p50 %v, p99 %v; gone after p50 %v, p99 %v", n, name,
-				quantile(started, .5), quantile(started, .99), quantile(gone, .5), quantile(gone, .99))
 			if err := s.DeleteAllOf(t.Context(), &corev1.PersistentVolumeClaim{}, client.InNamespace(namespace)); err != nil {
 				t.Error(err)
 			}
@@ -79,7 +83,62 @@ func TestChurn(t *testing.T) {
 				}
 				return err
 			})
+			r := churn{name, n, started, gone, callsSince(callsBefore, callsSoFar(t, observer))}
+			t.Log(r)
+			if file := os.Getenv("E2E_CHURN_REPORT"); file != "" {
+				r.write(t, file)
+			}
 		})
+	}
+}
+
+// A churn is what a wave of pods has taken.
+type churn struct {
+	volumes       string
+	pods          int
+	started, gone []time.Duration // of each pod, sorted
+	calls         map[string]calls
+}
+
+// churnCalls are the driver's calls on a volume's way, in their order.
+var churnCalls = []string{
+	"CreateVolume", "NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume", "DeleteVolume",
+}
+
+func (c churn) String() string {
+	return fmt.Sprintf("%d pods, %s: running after p50 %v, p99 %v; gone after p50 %v, p99 %v; calls %v", c.pods, c.volumes,
+		quantile(c.started, .5), quantile(c.started, .99), quantile(c.gone, .5), quantile(c.gone, .99), c.row())
+}
+
+// row is a row of a table in Markdown.
+func (c churn) row() string {
+	cells := []string{c.volumes, strconv.Itoa(c.pods)}
+	for _, of := range [][]time.Duration{c.started, c.gone} {
+		cells = append(cells, fmt.Sprintf("%v / %v", quantile(of, .5), quantile(of, .99)))
+	}
+	for _, method := range churnCalls {
+		mean := "-"
+		if done := c.calls[method]; done.count > 0 {
+			mean = done.mean().String()
+		}
+		cells = append(cells, mean)
+	}
+	return "| " + strings.Join(cells, " | ") + " |"
+}
+
+func (c churn) write(t *testing.T, file string) {
+	t.Helper()
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if at, err := f.Seek(0, io.SeekEnd); err == nil && at == 0 {
+		head := append([]string{"volumes", "pods", "running after", "gone after"}, churnCalls...)
+		fmt.Fprintf(f, "| %s |\n|%s\n", strings.Join(head, " | "), strings.Repeat(" --- |", len(head)))
+	}
+	if _, err := fmt.Fprintln(f, c.row()); err != nil {
+		t.Fatal(err)
 	}
 }
 

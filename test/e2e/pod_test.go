@@ -28,28 +28,34 @@ const (
 // podStarts bounds a pod's start: a busy machine that emulates its nodes takes its time.
 const podStarts = 4 * time.Minute
 
-// podUsing returns a pod that sleeps with the claim as its volume.
-func podUsing(namespace, name, claim string, mode corev1.PersistentVolumeMode) *corev1.Pod {
-	container := corev1.Container{
-		Name: "c", Image: s.image, ImagePullPolicy: corev1.PullIfNotPresent,
-		Command: []string{"sh", "-c", "trap exit TERM; while :; do sleep 1; done"},
-	}
-	if mode == corev1.PersistentVolumeBlock {
-		container.VolumeDevices = []corev1.VolumeDevice{{Name: "v", DevicePath: devicePath}}
-	} else {
-		container.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: mountPath}}
-	}
+// podIdle returns a pod that sleeps.
+func podIdle(namespace, name string) *corev1.Pod {
 	grace := int64(1)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: &grace,
-			Containers:                    []corev1.Container{container},
-			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
-			}}},
+			Containers: []corev1.Container{{
+				Name: "c", Image: s.image, ImagePullPolicy: corev1.PullIfNotPresent,
+				Command: []string{"sh", "-c", "trap exit TERM; while :; do sleep 1; done"},
+			}},
 		},
 	}
+}
+
+// podUsing returns a pod that sleeps with the claim as its volume.
+func podUsing(namespace, name, claim string, mode corev1.PersistentVolumeMode) *corev1.Pod {
+	pod := podIdle(namespace, name)
+	container := &pod.Spec.Containers[0]
+	if mode == corev1.PersistentVolumeBlock {
+		container.VolumeDevices = []corev1.VolumeDevice{{Name: "v", DevicePath: devicePath}}
+	} else {
+		container.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: mountPath}}
+	}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}}}
+	return pod
 }
 
 // start creates a pod and waits until it runs.
