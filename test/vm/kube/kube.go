@@ -62,8 +62,16 @@ var (
 	Sanity = Set{Name: "sanity", Module: "github.com/kubernetes-csi/csi-test/v5", Usual: 20 * time.Second, Programs: map[string]string{
 		"csi-sanity": "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity",
 	}}
+	// Kubeadm is not a part of Kubernetes, so that only who makes nodes for kind builds it. Its version must be the same.
+	Kubeadm = Set{Name: "kubeadm", Module: "k8s.io/kubernetes", Usual: time.Minute, Programs: map[string]string{
+		"kubeadm": "k8s.io/kubernetes/cmd/kubeadm",
+	}}
+	// Kind is also where the files of a kind node come from: its module has those of its base image.
+	Kind = Set{Name: "kind", Module: "sigs.k8s.io/kind", Usual: 10 * time.Second, Programs: map[string]string{
+		"kind": "sigs.k8s.io/kind",
+	}}
 	// Sets lists them all.
-	Sets = []Set{Etcd, CNI, Containerd, Kubernetes, Helm, Sanity}
+	Sets = []Set{Etcd, CNI, Containerd, Kubernetes, Helm, Sanity, Kubeadm, Kind}
 )
 
 // Built is a set that is built.

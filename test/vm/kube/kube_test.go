@@ -49,3 +49,16 @@ func TestKubernetesLearnsItsVersion(t *testing.T) {
 		}
 	}
 }
+
+func TestKubeadmIsOfTheClustersVersion(t *testing.T) {
+	version := func(s Set) string {
+		text, err := os.ReadFile(filepath.Join(s.Name, "go.mod"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(regexp.MustCompile(`k8s.io/kubernetes v\S+`).Find(text))
+	}
+	if k, a := version(Kubernetes), version(Kubeadm); k != a || k == "" {
+		t.Errorf("kubeadm sets up a cluster of %s, by %s", k, a)
+	}
+}
