@@ -112,6 +112,10 @@ conformance: test-external ## The same, whole; writes docs/conformance.md
 e2e: report ## The same tests in any cluster with the driver: KUBECONFIG=FILE, FOCUS=REGEXP and SKIP=REGEXP for some cases
 	$(call run,e2e,test/e2e/any)
 
+.PHONY: e2e-kind
+e2e-kind: report vm ## The same in a kind cluster on this machine's kernel; says what the machine lacks (docs/kind.md)
+	$(call run,e2e-kind,test/e2e/kind/run)
+
 MINUTES ?= 5
 SOAK_KERNEL ?= current
 .PHONY: soak test-soak
@@ -185,6 +189,12 @@ demo: vm ## A volume's life on a real ublk device, in a Kubernetes cluster of gu
 .PHONY: demo-down
 demo-down: vm ## Remove the demo's cluster
 	$(VM) demo-down
+
+.PHONY: kind-up kind-down
+kind-up: vm ## A kind cluster with the driver, on this machine's kernel, to try it (docs/kind.md)
+	test/e2e/kind/up
+kind-down: vm ## Delete it, with its volumes
+	test/e2e/kind/down
 
 .PHONY: clean
 clean: ## Remove what was built here; the rig's cache stays (bin/vm clean --all)

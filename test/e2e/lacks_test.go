@@ -3,11 +3,13 @@
 package e2e
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
@@ -35,22 +37,39 @@ func needs(t *testing.T, what string, names ...string) []string {
 	return values
 }
 
-// needsPool ends a case that uses the pool of that name where a node has none.
-func needsPool(t *testing.T, name string) []v1alpha1.UblkNode {
+// schedulable returns the driver's nodes that take pods without tolerations.
+func schedulable(t *testing.T) (found []v1alpha1.UblkNode) {
 	t.Helper()
-	var nodes v1alpha1.UblkNodeList
-	if err := s.List(t.Context(), &nodes); err != nil {
+	var all v1alpha1.UblkNodeList
+	var nodes corev1.NodeList
+	if err := errors.Join(s.List(t.Context(), &all), s.List(t.Context(), &nodes)); err != nil {
 		t.Fatal(err)
 	}
-	if len(nodes.Items) == 0 {
-		t.Fatal("no UblkNode: no node plugin has registered")
+	for _, u := range all.Items {
+		for _, n := range nodes.Items {
+			tainted := slices.ContainsFunc(n.Spec.Taints, func(x corev1.Taint) bool { return x.Effect != corev1.TaintEffectPreferNoSchedule })
+			if n.Name == u.Name && !tainted && !n.Spec.Unschedulable {
+				found = append(found, u)
+			}
+		}
 	}
-	for _, n := range nodes.Items {
+	if len(found) == 0 {
+		t.Fatalf("of %d nodes and %d with the driver none takes pods", len(nodes.Items), len(all.Items))
+	}
+	return found
+}
+
+// needsPool ends a case that uses the pool of that name where a node has none, and
+// returns the nodes.
+func needsPool(t *testing.T, name string) []v1alpha1.UblkNode {
+	t.Helper()
+	nodes := schedulable(t)
+	for _, n := range nodes {
 		if !slices.ContainsFunc(n.Status.Pools, func(p v1alpha1.PoolStatus) bool { return p.Name == name }) {
 			lacks(t, "a pool "+name+" on node "+n.Name)
 		}
 	}
-	return nodes.Items
+	return nodes
 }
 
 // needsFlag ends a case if the driver's controller runs without the flag.

@@ -15,12 +15,8 @@ import (
 // pairOnOneKernel returns two nodes that report the same boot of a kernel.
 func pairOnOneKernel(t *testing.T) [2]string {
 	t.Helper()
-	var nodes v1alpha1.UblkNodeList
-	if err := s.List(t.Context(), &nodes); err != nil {
-		t.Fatal(err)
-	}
 	first := map[string]string{}
-	for _, n := range nodes.Items {
+	for _, n := range schedulable(t) {
 		boot := n.Status.Kernel.BootID
 		if other, ok := first[boot]; ok && boot != "" {
 			return [2]string{other, n.Name}

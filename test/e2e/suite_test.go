@@ -100,7 +100,7 @@ func newNamespace(t *testing.T) string {
 	}, t.Name()))
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		GenerateName: strings.Trim(base[:min(len(base), 40)], "-") + "-",
-		Labels:       map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
+		Labels:       map[string]string{"pod-security.kubernetes.io/enforce": "privileged", "csi-ublk.io/e2e": ""},
 	}}
 	if err := s.Create(t.Context(), ns); err != nil {
 		t.Fatalf("create namespace: %v", err)
