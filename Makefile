@@ -116,6 +116,12 @@ e2e: report ## The same tests in any cluster with the driver: KUBECONFIG=FILE, F
 e2e-kind: report vm ## The same in a kind cluster on this machine's kernel; says what the machine lacks (docs/kind.md)
 	$(call run,e2e-kind,test/e2e/kind/run)
 
+.PHONY: vm-kind test-kind
+vm-kind: report vm ## The same in a kind cluster in a guest, for machines without ublk or a registry
+	$(call run,vm-kind,test/e2e/kind/vm)
+test-kind: report vm ## A claim on each of two kind nodes, and an inline volume, in a guest
+	$(call run,kind,env FOCUS='TestNodesOfOneKernel$$|TestInlineVolume$$/ext4' test/e2e/kind/vm)
+
 MINUTES ?= 5
 SOAK_KERNEL ?= current
 .PHONY: soak test-soak

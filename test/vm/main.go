@@ -15,6 +15,7 @@ import (
 	"github.com/csi-ublk/csi-ublk/test/vm/demo"
 	"github.com/csi-ublk/csi-ublk/test/vm/host"
 	"github.com/csi-ublk/csi-ublk/test/vm/image"
+	"github.com/csi-ublk/csi-ublk/test/vm/kind"
 )
 
 func main() {
@@ -73,6 +74,7 @@ Environment:
 	}
 	cmd.AddCommand(doctorCommand(open), kernelCommand(open), rootFSCommand(open), execCommand(open), runCommand(open), shellCommand(open), cleanCommand(open))
 	cmd.AddCommand(toolCommand(open), image.NewCommand(open), cluster.NewCommand(open), cluster.NewKubectlCommand(open))
+	cmd.AddCommand(kind.NewCommand(open))
 	cmd.AddCommand(demo.NewCommand(open), demo.NewDownCommand(open))
 	return cmd
 }

@@ -55,7 +55,7 @@ func nodeRoot(ctx context.Context, h *host.Host, p programs) (string, error) {
 
 // installOnNode lays the programs of a node into its tree.
 func (p programs) installOnNode(tree string) error {
-	for target, from := range map[string]string{
+	return root.Install(tree, map[string]string{
 		"usr/local/bin/kubelet":                 p.kubernetes.Path("kubelet"),
 		"usr/local/bin/kube-proxy":              p.kubernetes.Path("kube-proxy"),
 		"usr/local/bin/containerd":              p.containerd.Path("containerd"),
@@ -65,20 +65,7 @@ func (p programs) installOnNode(tree string) error {
 		"opt/cni/bin/host-local":                p.cni.Path("host-local"),
 		"opt/cni/bin/loopback":                  p.cni.Path("loopback"),
 		"opt/cni/bin/portmap":                   p.cni.Path("portmap"),
-	} {
-		target = filepath.Join(tree, target)
-		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
-			return err
-		}
-		text, err := os.ReadFile(from)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(target, text, 0o755); err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
 func importImages(ctx context.Context, h *host.Host, p programs, tree string) (err error) {
@@ -91,10 +78,17 @@ func importImages(ctx context.Context, h *host.Host, p programs, tree string) (e
 	if err != nil {
 		return err
 	}
-	archive, script := filepath.Join(dir, "images.tar"), filepath.Join(dir, "import.sh")
+	archive := filepath.Join(dir, "images.tar")
 	if err := image.Write(archive, images...); err != nil {
 		return err
 	}
+	return ImportImages(ctx, tree, archive, dir)
+}
+
+// ImportImages unpacks the images of an archive into the containerd store of a node's tree, by the containerd in that tree. dir
+// receives a script. It needs root.
+func ImportImages(ctx context.Context, tree, archive, dir string) error {
+	script := filepath.Join(dir, "import.sh")
 	text, err := nodeFiles.ReadFile("node/import.sh")
 	if err != nil {
 		return err

@@ -85,6 +85,20 @@ func Cached(h *host.Host, packages ...string) bool {
 	return ok
 }
 
+// Tree returns a directory with a system of these packages and what they need, which must not be changed: copy it. Making it
+// needs root.
+func Tree(ctx context.Context, h *host.Host, packages ...string) (string, error) {
+	if err := h.Need(ctx, tools...); err != nil {
+		return "", err
+	}
+	packages = slices.Compact(slices.Sorted(slices.Values(packages)))
+	tree, err := bootstrap(ctx, h, host.Key("tree", recipe, strings.Join(packages, ",")), packages)
+	if err != nil {
+		return "", fmt.Errorf("system of %d packages: %w", len(packages), err)
+	}
+	return tree, nil
+}
+
 // bootstrap returns a tree with the packages of the stable release.
 func bootstrap(ctx context.Context, h *host.Host, key string, packages []string) (string, error) {
 	dir, err := h.Entry(ctx, "tree", key, func(ctx context.Context, dir string) error {
