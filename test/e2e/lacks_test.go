@@ -10,6 +10,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
@@ -70,6 +72,19 @@ func needsPool(t *testing.T, name string) []v1alpha1.UblkNode {
 		}
 	}
 	return nodes
+}
+
+// needsSnapshots ends a case that takes snapshots where there is no API for them.
+func needsSnapshots(t *testing.T) {
+	t.Helper()
+	class := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass"}}
+	err := s.Get(t.Context(), client.ObjectKey{Name: snapshotClass}, class)
+	if meta.IsNoMatchError(err) {
+		lacks(t, "the snapshot API, the CRDs and controller of external-snapshotter")
+	}
+	if err != nil {
+		t.Fatalf("get the VolumeSnapshotClass, which the chart brings if the API was there before it: %v", err)
+	}
 }
 
 // needsFlag ends a case if the driver's controller runs without the flag.

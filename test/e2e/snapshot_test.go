@@ -20,6 +20,9 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
 )
 
+// snapshotClass is the chart's.
+const snapshotClass = "csi-ublk"
+
 // newSnapshot takes a VolumeSnapshot of a claim and waits until it is ready to use.
 func newSnapshot(t *testing.T, namespace, name, claim string) *unstructured.Unstructured {
 	t.Helper()
@@ -27,7 +30,7 @@ func newSnapshot(t *testing.T, namespace, name, claim string) *unstructured.Unst
 		"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
 		"metadata": map[string]any{"namespace": namespace, "name": name},
 		"spec": map[string]any{
-			"volumeSnapshotClassName": "csi-ublk",
+			"volumeSnapshotClassName": snapshotClass,
 			"source":                  map[string]any{"persistentVolumeClaimName": claim},
 		},
 	}}
@@ -111,6 +114,7 @@ func numbers(t *testing.T, pod *corev1.Pod) int {
 // TestSnapshotUnderIO cuts a volume that is written all the time, restores it larger,
 // clones it, and has all three in pods on one node.
 func TestSnapshotUnderIO(t *testing.T) {
+	needsSnapshots(t)
 	const fs = corev1.PersistentVolumeFilesystem
 	for _, c := range []struct {
 		fsType      string
@@ -208,6 +212,7 @@ func TestSnapshotUnderIO(t *testing.T) {
 // TestSnapshotOfBlock restores a raw block volume to a claim that is bound when its pod
 // comes, on the source's node.
 func TestSnapshotOfBlock(t *testing.T) {
+	needsSnapshots(t)
 	const block = corev1.PersistentVolumeBlock
 	namespace := newNamespace(t)
 	claim := newClaim(t, namespace, "data", newClass(t, storagev1.VolumeBindingImmediate, "", nil), "128Mi", block)
