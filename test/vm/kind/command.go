@@ -147,8 +147,8 @@ func (o options) command(flags []string) ([]string, error) {
 // environment is that of the scripts in test/e2e/kind, which are told to take what is in the guest.
 func (o options) environment() []string {
 	env := []string{
-		"KIND=/usr/local/bin/kind", "HELM=/usr/local/bin/helm", "KIND_NODE_IMAGE=" + nodeImage, "KIND_EXTRA=" + extraInGuest, "E2E_RAW=1",
-		"E2E_TEST=" + repoInGuest + "/" + o.test, "E2E_ARCHIVE=" + repoInGuest + "/" + o.archive,
+		"KIND=/usr/local/bin/kind", "HELM=/usr/local/bin/helm", "KIND_NODE_IMAGE=" + nodeImage, "KIND_EXTRA=" + extraInGuest,
+		"KIND_CRDS=" + crdsInGuest, "E2E_RAW=1", "E2E_TEST=" + repoInGuest + "/" + o.test, "E2E_ARCHIVE=" + repoInGuest + "/" + o.archive,
 	}
 	for _, name := range []string{"FOCUS", "SKIP", "E2E_CHURN"} {
 		if v := os.Getenv(name); v != "" {

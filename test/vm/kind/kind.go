@@ -25,6 +25,9 @@ var files embed.FS
 // nodeImage is the node image's name in the guest's Docker.
 const nodeImage = "localhost/csi-ublk-kind-node:1"
 
+// crdsInGuest is where the guest has the CRDs of the snapshot API.
+const crdsInGuest = "/usr/local/share/snapshot-crds"
+
 // guestPackages are what the guest has besides the base of all guests.
 var guestPackages = []string{"ca-certificates", "docker-cli", "docker.io", "iptables", "nftables"}
 
@@ -96,6 +99,13 @@ func (p programs) install(ctx context.Context, h *host.Host, repo, tree string) 
 	}})
 	if err != nil {
 		return fmt.Errorf("import the node's image: %w", err)
+	}
+	crds, err := kube.SnapshotCRDs(ctx, repo)
+	if err != nil {
+		return err
+	}
+	if err := os.CopyFS(filepath.Join(tree, crdsInGuest), os.DirFS(crds)); err != nil {
+		return fmt.Errorf("copy the snapshot API's CRDs: %w", err)
 	}
 	return root.Install(tree, map[string]string{
 		"usr/local/bin/kind":    p.kind.Path("kind"),

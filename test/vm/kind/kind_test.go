@@ -3,6 +3,7 @@ package kind
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -88,5 +89,20 @@ func TestThePauseImageHasTheNameThatContainerdAsksFor(t *testing.T) {
 	}
 	if _, err := pauseNames(node); err == nil {
 		t.Error("a configuration without the name is taken")
+	}
+}
+
+func TestTheSnapshotControllerIsOfTheVersionThatIsBuilt(t *testing.T) {
+	manifest, err := os.ReadFile("../../e2e/kind/snapshots.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	module, err := os.ReadFile("../kube/kubernetes/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`external-snapshotter/v8 (v\S+)`).FindSubmatch(module)
+	if version == nil || !strings.Contains(string(manifest), "snapshot-controller:"+string(version[1])+"\n") {
+		t.Errorf("the nodes have version %q, the manifest names another", version)
 	}
 }
