@@ -37,3 +37,15 @@ metadata: {name: standard}
 provisioner: kubernetes.io/no-provisioner
 volumeBindingMode: WaitForFirstConsumer
 YAML
+# kubeadm adds this to the manifests of the control plane: with one CPU for all nodes a
+# probe may wait for minutes, and each restart only adds to the load.
+mkdir -p kind/patches
+for program in kube-apiserver kube-controller-manager kube-scheduler etcd; do
+  cat > "kind/patches/$program.yaml" <<YAML
+spec:
+  containers:
+    - name: $program
+      livenessProbe: {failureThreshold: 30, timeoutSeconds: 60}
+YAML
+done
+chmod 644 etc/systemd/system/*.service.d/20-rig.conf
