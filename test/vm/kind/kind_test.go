@@ -97,6 +97,9 @@ func TestTheSnapshotControllerIsOfTheVersionThatIsBuilt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !strings.HasPrefix(string(manifest), "---\n") {
+		t.Error("the manifest would go on with the CRD that is put before it")
+	}
 	module, err := os.ReadFile("../kube/kubernetes/go.mod")
 	if err != nil {
 		t.Fatal(err)
