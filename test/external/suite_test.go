@@ -1,6 +1,6 @@
 // Package external is Kubernetes' own storage suite for drivers out of its tree, run
-// against this driver: its tests, its framework, nothing of ours but the description of
-// the driver (driver.yaml, immediate.yaml).
+// against this driver: its tests, its framework, nothing of ours but the descriptions
+// of the driver (wait.yaml, immediate.yaml, group.yaml).
 //
 // It is a module of its own, since Kubernetes' tests depend on Kubernetes as a whole.
 package external

@@ -13,6 +13,9 @@ import (
 const (
 	suiteBusybox = "registry.k8s.io/e2e-test-images/busybox:1.37.0-2"
 	suiteAgnhost = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
+	// Of these the tests use nothing but a shell and its commands.
+	suiteNginx = "registry.k8s.io/e2e-test-images/nginx:1.27.0-2"
+	suiteDNS   = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1"
 )
 
 // External returns stand-ins for the images of Kubernetes' storage tests: a busybox, and one with Kubernetes' own agnhost
@@ -27,7 +30,7 @@ func External(ctx context.Context, h *host.Host, agnhost, dir string) ([]Image, 
 	if err != nil {
 		return nil, err
 	}
-	busybox, err := assemble(v1.Config{Cmd: []string{"sh"}}, []string{suiteBusybox}, shell)
+	busybox, err := assemble(v1.Config{Cmd: []string{"sh"}}, []string{suiteBusybox, suiteNginx, suiteDNS}, shell)
 	if err != nil {
 		return nil, err
 	}
