@@ -221,6 +221,7 @@ func TestRightsOfTheRoles(t *testing.T) {
 		{"the controller sees the pods of the driver", func() error {
 			return controller.List(t.Context(), &corev1.PodList{}, client.InNamespace(namespace))
 		}, ""},
+		{"the controller moves claims", func() error { return moveClaim(t, controller) }, ""},
 		{"the controller writes the status of claims", func() error { return claimStatus(t, controller) }, ""},
 		{"the controller sees no secrets", func() error { return controller.List(t.Context(), &corev1.SecretList{}) }, "forbidden"},
 		{"the server sees nothing", func() error { return server.List(t.Context(), &v1alpha1.UblkVolumeList{}) }, "forbidden"},
@@ -238,6 +239,13 @@ func TestRightsOfTheRoles(t *testing.T) {
 func claimStatus(t *testing.T, cl client.Client) error {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "none"}}
 	err := cl.Status().Patch(t.Context(), claim, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Pending"}}`)))
+	return client.IgnoreNotFound(err)
+}
+
+// moveClaim patches a claim's annotation, as the driver does for copies.
+func moveClaim(t *testing.T, cl client.Client) error {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "none"}}
+	err := cl.Patch(t.Context(), claim, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"volume.kubernetes.io/selected-node":"n1"}}}`)))
 	return client.IgnoreNotFound(err)
 }
 

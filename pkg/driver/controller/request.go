@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-ublk/csi-ublk/pkg/api/v1alpha1"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
@@ -20,6 +21,7 @@ type wanted struct {
 	least int64 // for what it is to hold
 	// source is what it is to be a copy of; nil is nothing.
 	source *v1alpha1.VolumeSource
+	claim  types.NamespacedName // the name is empty if it isn't known
 	params
 	where
 	limits v1alpha1.VolumeLimits
@@ -59,7 +61,7 @@ func parseCreate(r *csi.CreateVolumeRequest) (wanted, error) {
 	}
 	return wanted{
 		name: r.GetName(), id: driver.VolumeID(r.GetName()), bytes: bytes, size: r.GetCapacityRange(),
-		least: least, source: source, params: p, where: w, limits: l,
+		least: least, source: source, claim: claimOf(r.GetParameters()), params: p, where: w, limits: l,
 	}, nil
 }
 

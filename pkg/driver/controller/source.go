@@ -64,7 +64,7 @@ func (s *Service) fromSource(ctx context.Context, w wanted) (wanted, error) {
 			Remedy: "use a StorageClass with that pool"}
 	}
 	if !w.allows(from.Node) {
-		return w, status.Errorf(codes.ResourceExhausted, "volume %q: its source is on node %s, and so must be the copy; the topology allows %v. Have the pod run there, or use a StorageClass that binds immediately", w.name, from.Node, w.nodes)
+		return w, s.elsewhere(ctx, w, from.Node)
 	}
 	if err := s.checkReflink(from.Place); err != nil {
 		return w, err
