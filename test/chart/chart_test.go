@@ -73,18 +73,19 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		set  []string
 		want string
 	}{
-		"an image pool without size":               {set: []string{"pools[0].size=null"}, want: "size"},
-		"a device pool without device":             {set: []string{"pools[0].kind=device", "pools[0].size=null"}, want: "device"},
-		"a path pool without path":                 {set: []string{"pools[0].kind=path"}, want: "path"},
-		"a kind of pool that there is not":         {set: []string{"pools[0].kind=lvm"}, want: "kind"},
-		"a pool with an unknown key":               {set: []string{"pools[0].colour=red"}, want: "colour"},
-		"no pool":                                  {set: []string{"pools=null"}, want: "pools"},
-		"a relative kubelet directory":             {set: []string{"kubeletDir=var/lib/kubelet"}, want: "kubeletDir"},
-		"a kubelet directory with a slash behind":  {set: []string{"kubeletDir=/var/lib/kubelet/"}, want: "kubeletDir"},
-		"a path pool inside the kubelet directory": {set: []string{"pools[0].name=x", "pools[0].kind=path", "pools[0].path=/var/lib/kubelet/x", "storageClass.pool=x"}, want: "must be outside"},
-		"a class of a pool that there is not":      {set: []string{"storageClass.pool=fast"}, want: "no pool of that name"},
-		"snapshots that are neither":               {set: []string{"snapshots.enabled=maybe"}, want: "enabled"},
-		"templates that are neither on nor off":    {set: []string{"node.templates=maybe"}, want: "templates"},
+		"an image pool without size":                 {set: []string{"pools[0].size=null"}, want: "size"},
+		"a device pool without device":               {set: []string{"pools[0].kind=device", "pools[0].size=null"}, want: "device"},
+		"a path pool without path":                   {set: []string{"pools[0].kind=path"}, want: "path"},
+		"a kind of pool that there is not":           {set: []string{"pools[0].kind=lvm"}, want: "kind"},
+		"a pool with an unknown key":                 {set: []string{"pools[0].colour=red"}, want: "colour"},
+		"no pool":                                    {set: []string{"pools=null"}, want: "pools"},
+		"a relative kubelet directory":               {set: []string{"kubeletDir=var/lib/kubelet"}, want: "kubeletDir"},
+		"a kubelet directory with a slash behind":    {set: []string{"kubeletDir=/var/lib/kubelet/"}, want: "kubeletDir"},
+		"a path pool inside the kubelet directory":   {set: []string{"pools[0].name=x", "pools[0].kind=path", "pools[0].path=/var/lib/kubelet/x", "storageClass.pool=x"}, want: "must be outside"},
+		"a class of a pool that there is not":        {set: []string{"storageClass.pool=fast"}, want: "no pool of that name"},
+		"snapshots that are neither":                 {set: []string{"snapshots.enabled=maybe"}, want: "enabled"},
+		"a look at the limit of volumes each second": {set: []string{"csiDriver.nodeAllocatableUpdatePeriodSeconds=1"}, want: "nodeAllocatableUpdatePeriodSeconds"},
+		"templates that are neither on nor off":      {set: []string{"node.templates=maybe"}, want: "templates"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var args []string
@@ -159,6 +160,39 @@ func TestWhatMustHoldInEveryRelease(t *testing.T) {
 	for _, want := range []string{"crd", "driver", "csi-ublk-server", "csi-ublk-node", "csi-ublk-controller"} {
 		if !seen[want] {
 			t.Errorf("%s is missing", want)
+		}
+	}
+}
+
+// The limit of volumes is read again where Kubernetes can, and the field is not there
+// where it would be dropped with a warning.
+func TestLimitOfVolumesIsRefreshed(t *testing.T) {
+	for _, c := range []struct {
+		version string
+		args    []string
+		want    int64 // 0 is none
+	}{
+		{"1.34.0", nil, 0},
+		{"1.35.0", nil, 60},
+		{"1.37.0", []string{"--set", "csiDriver.nodeAllocatableUpdatePeriodSeconds=600"}, 600},
+		{"1.37.0", []string{"--set", "csiDriver.nodeAllocatableUpdatePeriodSeconds=0"}, 0},
+	} {
+		objects, err := render(t, c.version, c.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, object := range objects {
+			o, ok := object.(*storagev1.CSIDriver)
+			if !ok {
+				continue
+			}
+			var got int64
+			if period := o.Spec.NodeAllocatableUpdatePeriodSeconds; period != nil {
+				got = *period
+			}
+			if got != c.want {
+				t.Errorf("Kubernetes %s %v: every %d seconds, want %d", c.version, c.args, got, c.want)
+			}
 		}
 	}
 }

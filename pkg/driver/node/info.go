@@ -10,7 +10,8 @@ import (
 )
 
 // NodeGetInfo says which node this is and how many volumes it takes. Kubelet calls
-// it when the plugin registers; it waits for the device server then.
+// it when the plugin registers, and now and then if CSIDriver says so; it waits for the
+// device server.
 func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	limit := s.o.MaxVolumes
 	if limit == 0 {
@@ -22,11 +23,18 @@ func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*
 		if err != nil {
 			return nil, fmt.Errorf("ask the device server how many devices it takes: %w", err)
 		}
-		limit = int64(info.DevicesMax)
+		limit = devicesFor(info)
 	}
 	return &csi.NodeGetInfoResponse{
 		NodeId:             s.o.NodeName,
 		MaxVolumesPerNode:  limit,
 		AccessibleTopology: &csi.Topology{Segments: map[string]string{driver.TopologyKey: s.o.NodeName}},
 	}, nil
+}
+
+// devicesFor is how many devices of the kernel's there can be for volumes of this node:
+// all but those of others. It is never 0, which would mean any number.
+func devicesFor(i client.Info) int64 {
+	others := max(0, int64(i.DevicesUsed)-int64(i.Attached)-int64(i.Releasing))
+	return max(1, int64(i.DevicesMax)-others)
 }
