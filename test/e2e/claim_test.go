@@ -45,10 +45,9 @@ func newClass(t *testing.T, binding storagev1.VolumeBindingMode, fsType string, 
 	return class.Name
 }
 
-// newClaim makes a ReadWriteOnce claim.
-func newClaim(t *testing.T, namespace, name, class, size string, mode corev1.PersistentVolumeMode) *corev1.PersistentVolumeClaim {
-	t.Helper()
-	claim := &corev1.PersistentVolumeClaim{
+// newClaimObject returns a ReadWriteOnce claim.
+func newClaimObject(namespace, name, class, size string, mode corev1.PersistentVolumeMode) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &class,
@@ -57,6 +56,12 @@ func newClaim(t *testing.T, namespace, name, class, size string, mode corev1.Per
 			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
 		},
 	}
+}
+
+// newClaim makes a ReadWriteOnce claim.
+func newClaim(t *testing.T, namespace, name, class, size string, mode corev1.PersistentVolumeMode) *corev1.PersistentVolumeClaim {
+	t.Helper()
+	claim := newClaimObject(namespace, name, class, size, mode)
 	if err := s.Create(t.Context(), claim); err != nil {
 		t.Fatalf("create claim %s: %v", name, err)
 	}

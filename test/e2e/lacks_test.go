@@ -101,3 +101,16 @@ func needsFlag(t *testing.T, flag string) {
 	}
 	lacks(t, "the controller's "+flag)
 }
+
+// needsGroups ends a case where the API of group snapshots is not served.
+func needsGroups(t *testing.T) {
+	t.Helper()
+	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshotClassList"}}
+	err := s.List(t.Context(), list)
+	if meta.IsNoMatchError(err) {
+		lacks(t, "the API groupsnapshot.storage.k8s.io/v1")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
