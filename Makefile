@@ -46,8 +46,9 @@ image: vm ## Build the driver's image as out/csi-ublk-image.tar, for docker load
 	$(VM) image --output out/csi-ublk-image.tar
 
 .PHONY: generate
-generate: ## Generate deepcopy code, CRDs and the gRPC API
+generate: ## Generate deepcopy code, CRDs, the gRPC API and docs/parameters.md
 	go generate ./pkg/...
+	go run ./test/reference > docs/parameters.md.new && mv docs/parameters.md.new docs/parameters.md
 
 .PHONY: deploy-manifests
 deploy-manifests: vm ## Render deploy/ from the chart
@@ -175,7 +176,7 @@ lint: ## go vet, staticcheck, and the repository's own rules
 	go tool staticcheck -tags ublk,helm,kube,e2e,sanity,soak,rig ./...
 	go run ./test/lint
 
-GENERATED = $(shell git ls-files 'pkg/**/*.pb.go' 'pkg/**/zz_generated*.go' 'charts/csi-ublk/files/crds/*.yaml')
+GENERATED = $(shell git ls-files 'pkg/**/*.pb.go' 'pkg/**/zz_generated*.go' 'charts/csi-ublk/files/crds/*.yaml' docs/parameters.md)
 
 .PHONY: verify
 verify: lint ## What CI demands: lint, formatted code, current generated files, a sound chart

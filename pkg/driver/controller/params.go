@@ -21,6 +21,12 @@ const (
 	paramForeign = "csi.storage.k8s.io/"
 )
 
+// The limits are those of the UblkVolume schema.
+const (
+	maxQueues     = 32
+	maxQueueDepth = 1024
+)
+
 // params are the parameters of a StorageClass.
 type params struct {
 	pool       string
@@ -30,8 +36,7 @@ type params struct {
 
 var poolName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 
-// known are the parameters and how each is read. The limits are those of
-// the UblkVolume schema.
+// known are the parameters and how each is read.
 var known = map[string]func(*params, string) error{
 	paramPool: func(p *params, v string) error {
 		if !poolName.MatchString(v) {
@@ -40,8 +45,8 @@ var known = map[string]func(*params, string) error{
 		p.pool = v
 		return nil
 	},
-	paramQueues:     func(p *params, v string) error { return number(v, 1, 32, &p.queues) },
-	paramQueueDepth: func(p *params, v string) error { return number(v, 1, 1024, &p.queueDepth) },
+	paramQueues:     func(p *params, v string) error { return number(v, 1, maxQueues, &p.queues) },
+	paramQueueDepth: func(p *params, v string) error { return number(v, 1, maxQueueDepth, &p.queueDepth) },
 }
 
 // parseParams reads the parameters of a StorageClass; each may be left out.
