@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestConformance(t *testing.T) {
@@ -41,6 +42,28 @@ func TestConformance(t *testing.T) {
 			if !strings.Contains(out.String(), w) {
 				t.Errorf("%s: no %q in\n%s", what, w, &out)
 			}
+		}
+	}
+	// In parts: the last run of a test counts, and says so of one that failed before.
+	dir := t.TempDir()
+	var files []string
+	for i, text := range []string{cases(passed, strings.Replace(failed, "failed", "timedout", 1)), cases(unchosen, strings.Replace(failed, `"failed"`, `"passed"`, 1))} {
+		file := filepath.Join(dir, []string{"wait-b.xml", "wait-a.xml"}[i])
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(file, time.Unix(int64(i), 0), time.Unix(int64(i), 0)); err != nil {
+			t.Fatal(err)
+		}
+		files = append([]string{file}, files...)
+	}
+	var out strings.Builder
+	if ok, err := conformance(&out, files); err != nil || !ok {
+		t.Errorf("in parts: %v, %v", ok, err)
+	}
+	for _, w := range []string{"| volumes | 2 | 0 | 0 |", "passed in a later run:\n\n- wait: [It] External"} {
+		if !strings.Contains(out.String(), w) {
+			t.Errorf("in parts: no %q in\n%s", w, &out)
 		}
 	}
 	if _, err := conformance(&strings.Builder{}, []string{"no-such-file"}); err == nil {
