@@ -18,9 +18,12 @@ type IdentityOptions struct {
 	// an error, when it can't work, becomes FAILED_PRECONDITION. It must not
 	// block. nil means always ready.
 	Ready func(ctx context.Context) (bool, error)
+	// SnapshotMetadata says that the cluster's driver tells which blocks of snapshots
+	// have changed; in all roles alike.
+	SnapshotMetadata bool
 }
 
-// Identity is the CSI identity service. Both roles give the same answers, as
+// Identity is the CSI identity service. All roles give the same answers, as
 // the CSI spec demands of all instances of one version.
 type Identity struct {
 	csi.UnimplementedIdentityServer
@@ -42,12 +45,15 @@ func (s *Identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*c
 
 // GetPluginCapabilities says that there is a controller service, also for groups of
 // snapshots, that a volume can be reached from one node only, and that it grows while it
-// is used.
+// is used; and whether there is a snapshot metadata service.
 func (s *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	services := []csi.PluginCapability_Service_Type{
 		csi.PluginCapability_Service_CONTROLLER_SERVICE,
 		csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
 		csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE,
+	}
+	if s.o.SnapshotMetadata {
+		services = append(services, csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE)
 	}
 	r := &csi.GetPluginCapabilitiesResponse{}
 	for _, t := range services {

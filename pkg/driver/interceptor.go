@@ -58,27 +58,52 @@ var quiet = map[string]bool{
 	"NodeGetCapabilities": true, "NodeGetInfo": true, "NodeGetVolumeStats": true,
 }
 
-func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	op := path.Base(info.FullMethod)
-	start := time.Now()
-	inFlight := i.inFlight.WithLabelValues(op)
-	inFlight.Inc()
-	defer inFlight.Dec()
-
-	resp, err := i.call(ctx, req, info.FullMethod, handler)
-	err = ToStatus(err)
-
-	took := time.Since(start)
-	i.duration.WithLabelValues(op, Code(err).String()).Observe(took.Seconds())
-	i.report(ctx, op, req, took, err)
+func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	err = i.measured(ctx, info.FullMethod, func() any { return req }, func() (err error) {
+		resp, err = handler(ctx, req)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	return resp, nil
 }
 
+// stream is for calls with one request and a stream of answers.
+func (i *interceptor) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	r := &requestKept{ServerStream: s}
+	return i.measured(s.Context(), info.FullMethod, func() any { return r.request }, func() error { return handler(srv, r) })
+}
+
+// requestKept is a stream that keeps the last request, for the log.
+type requestKept struct {
+	grpc.ServerStream
+	request any
+}
+
+func (r *requestKept) RecvMsg(m any) error {
+	r.request = m
+	return r.ServerStream.RecvMsg(m)
+}
+
+// measured runs a call with all that is around it.
+func (i *interceptor) measured(ctx context.Context, method string, request func() any, handler func() error) error {
+	op := path.Base(method)
+	start := time.Now()
+	inFlight := i.inFlight.WithLabelValues(op)
+	inFlight.Inc()
+	defer inFlight.Dec()
+
+	err := ToStatus(i.call(ctx, method, handler))
+
+	took := time.Since(start)
+	i.duration.WithLabelValues(op, Code(err).String()).Observe(took.Seconds())
+	i.report(ctx, op, request(), took, err)
+	return err
+}
+
 // call runs the handler; a panic in it costs this call only.
-func (i *interceptor) call(ctx context.Context, req any, method string, handler grpc.UnaryHandler) (resp any, err error) {
+func (i *interceptor) call(ctx context.Context, method string, handler func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			i.log.ErrorContext(ctx, "panic in CSI call", "op", path.Base(method), "panic", p, "stack", string(debug.Stack()))
@@ -87,10 +112,10 @@ func (i *interceptor) call(ctx context.Context, req any, method string, handler 
 	}()
 	if i.gate != nil && !strings.HasPrefix(method, "/csi.v1.Identity/") {
 		if err := i.gate(method); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return handler(ctx, req)
+	return handler()
 }
 
 func (i *interceptor) report(ctx context.Context, op string, req any, took time.Duration, err error) {
@@ -107,8 +132,8 @@ func (i *interceptor) report(ctx context.Context, op string, req any, took time.
 		return
 	}
 	attrs := []slog.Attr{slog.String("op", op), slog.Duration("duration", took), slog.String("code", Code(err).String())}
-	if v := volumeOf(req); v != "" {
-		attrs = append(attrs, slog.String("volume", v))
+	if kind, id := subjectOf(req); id != "" {
+		attrs = append(attrs, slog.String(kind, id))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.String("error", status.Convert(err).Message()))
@@ -119,12 +144,17 @@ func (i *interceptor) report(ctx context.Context, op string, req any, took time.
 	i.log.LogAttrs(ctx, level, "csi call", attrs...)
 }
 
-func volumeOf(req any) string {
+// subjectOf is what a request is about.
+func subjectOf(req any) (kind, id string) {
 	switch r := req.(type) {
 	case interface{ GetVolumeId() string }:
-		return r.GetVolumeId()
+		return "volume", r.GetVolumeId()
 	case interface{ GetName() string }:
-		return r.GetName()
+		return "volume", r.GetName()
+	case interface{ GetTargetSnapshotId() string }:
+		return "snapshot", r.GetTargetSnapshotId()
+	case interface{ GetSnapshotId() string }:
+		return "snapshot", r.GetSnapshotId()
 	}
-	return ""
+	return "", ""
 }

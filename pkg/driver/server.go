@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -16,11 +17,18 @@ import (
 type ServerOptions struct {
 	// Endpoint is the unix socket, as ParseEndpoint takes it.
 	Endpoint string
+	// Listen opens the listener instead, for a server that is no CSI endpoint and
+	// needs no Identity.
+	Listen func() (net.Listener, error)
+	// More are options of the gRPC server, such as its credentials. Interceptors in
+	// them come after the driver's own.
+	More []grpc.ServerOption
 	// Identity is required; the other services are offered where not nil.
-	Identity   csi.IdentityServer
-	Controller csi.ControllerServer
-	Group      csi.GroupControllerServer
-	Node       csi.NodeServer
+	Identity         csi.IdentityServer
+	Controller       csi.ControllerServer
+	Group            csi.GroupControllerServer
+	Node             csi.NodeServer
+	SnapshotMetadata csi.SnapshotMetadataServer
 	// Gate refuses calls by returning an error, given the full method name; it
 	// is asked before every call but those of the identity service. nil lets
 	// all pass.
@@ -34,7 +42,7 @@ type ServerOptions struct {
 	StopTimeout time.Duration
 }
 
-// Server serves CSI on a unix socket. It is a Runnable for a controller-runtime
+// Server serves CSI on a unix socket, or where Listen says. It is a Runnable for a controller-runtime
 // manager, and needs no leader election of its own: Gate decides.
 type Server struct {
 	o    ServerOptions
@@ -43,11 +51,14 @@ type Server struct {
 
 // NewServer checks the options and builds the server; Start opens the socket.
 func NewServer(o ServerOptions) (*Server, error) {
-	if _, err := ParseEndpoint(o.Endpoint); err != nil {
-		return nil, err
-	}
-	if o.Identity == nil {
-		return nil, errors.New("csi server: no identity service")
+	if o.Listen == nil {
+		if _, err := ParseEndpoint(o.Endpoint); err != nil {
+			return nil, err
+		}
+		if o.Identity == nil {
+			return nil, errors.New("csi server: no identity service")
+		}
+		o.Listen = func() (net.Listener, error) { return Listen(o.Endpoint) }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -59,8 +70,10 @@ func NewServer(o ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{o: o, grpc: grpc.NewServer(grpc.UnaryInterceptor(i.unary))}
-	csi.RegisterIdentityServer(s.grpc, o.Identity)
+	s := &Server{o: o, grpc: grpc.NewServer(append([]grpc.ServerOption{grpc.UnaryInterceptor(i.unary), grpc.StreamInterceptor(i.stream)}, o.More...)...)}
+	if o.Identity != nil {
+		csi.RegisterIdentityServer(s.grpc, o.Identity)
+	}
 	if o.Controller != nil {
 		csi.RegisterControllerServer(s.grpc, o.Controller)
 	}
@@ -70,6 +83,9 @@ func NewServer(o ServerOptions) (*Server, error) {
 	if o.Node != nil {
 		csi.RegisterNodeServer(s.grpc, o.Node)
 	}
+	if o.SnapshotMetadata != nil {
+		csi.RegisterSnapshotMetadataServer(s.grpc, o.SnapshotMetadata)
+	}
 	return s, nil
 }
 
@@ -77,7 +93,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 // StopTimeout. When it returns no call runs and the socket is gone. A Server
 // can't be started twice.
 func (s *Server) Start(ctx context.Context) error {
-	l, err := Listen(s.o.Endpoint)
+	l, err := s.o.Listen()
 	if err != nil {
 		return err
 	}
@@ -88,7 +104,7 @@ func (s *Server) Start(ctx context.Context) error {
 		if err == nil { // Kill
 			return nil
 		}
-		return fmt.Errorf("serve %s: %w", s.o.Endpoint, err)
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	case <-ctx.Done():
 	}
 	// GracefulStop waits for handlers without limit; Stop cuts them, and makes

@@ -108,6 +108,66 @@ func TestServerIdentity(t *testing.T) {
 	}
 }
 
+func TestSnapshotMetadataIsACapabilityWhereItIsOffered(t *testing.T) {
+	for _, offered := range []bool{false, true} {
+		caps, err := NewIdentity(IdentityOptions{SnapshotMetadata: offered}).GetPluginCapabilities(t.Context(), nil)
+		if err != nil || strings.Contains(caps.String(), "SNAPSHOT_METADATA_SERVICE") != offered {
+			t.Errorf("offered %v: %v %v", offered, caps, err)
+		}
+	}
+}
+
+// blocks answers one of its calls with an error after a message, and the other not at all.
+type blocks struct {
+	csi.UnimplementedSnapshotMetadataServer
+}
+
+func (blocks) GetMetadataAllocated(_ *csi.GetMetadataAllocatedRequest, s csi.SnapshotMetadata_GetMetadataAllocatedServer) error {
+	return errors.Join(s.Send(&csi.GetMetadataAllocatedResponse{VolumeCapacityBytes: 7}), fs.ErrNotExist)
+}
+
+func (blocks) GetMetadataDelta(*csi.GetMetadataDeltaRequest, csi.SnapshotMetadata_GetMetadataDeltaServer) error {
+	panic("a bug")
+}
+
+func TestServerStreamIsLoggedCountedAndMapped(t *testing.T) {
+	var out buffer
+	reg := prometheus.NewRegistry()
+	conn, stop := start(t, ServerOptions{
+		Logger: slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})), Registerer: reg, SnapshotMetadata: blocks{},
+	})
+	c := csi.NewSnapshotMetadataClient(conn)
+	a, err := c.GetMetadataAllocated(t.Context(), &csi.GetMetadataAllocatedRequest{SnapshotId: "s1", Secrets: map[string]string{"key": "hunter2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := a.Recv(); err != nil || m.VolumeCapacityBytes != 7 {
+		t.Errorf("the message before the error: %v %v", m, err)
+	}
+	if _, err := a.Recv(); status.Code(err) != codes.NotFound {
+		t.Errorf("the error: %v, want NOT_FOUND", err)
+	}
+	d, err := c.GetMetadataDelta(t.Context(), &csi.GetMetadataDeltaRequest{BaseSnapshotId: "s1", TargetSnapshotId: "s2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Recv(); status.Code(err) != codes.Internal {
+		t.Errorf("a panic: %v, want INTERNAL", err)
+	}
+	stop()
+	for _, want := range []string{`"snapshot":"s1"`, `"snapshot":"s2"`, `"code":"NotFound"`, "panic in CSI call"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the log lacks %s:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "hunter2") {
+		t.Error("the log has a secret")
+	}
+	if n := testutil.CollectAndCount(reg, "csi_ublk_rpc_duration_seconds"); n != 2 {
+		t.Errorf("%d methods counted, want 2", n)
+	}
+}
+
 func TestServerCallIsLoggedCountedAndMapped(t *testing.T) {
 	var out buffer
 	reg := prometheus.NewRegistry()
