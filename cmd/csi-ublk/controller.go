@@ -43,6 +43,7 @@ type controllerOptions struct {
 	taintWedged    bool
 	pluginPods     string
 	pluginGrace    time.Duration
+	metadata       bool
 }
 
 // newControllerCommand is the controller role.
@@ -72,6 +73,7 @@ with "not ready" until it is theirs. A replica that loses the lease ends.`,
 	f.BoolVar(&o.taintWedged, "taint-wedged-nodes", false, "taint nodes whose kernel does not answer, "+kernel.Taint+":NoSchedule; needs --mark-nodes")
 	f.StringVar(&o.pluginPods, "node-plugin-pods", "", "label selector of the node plugin's pods, in the namespace of the lease, by which nodes are known whose plugin is gone; empty to look at none")
 	f.DurationVar(&o.pluginGrace, "node-plugin-grace", 30*time.Second, "how long the node plugin may have no ready pod until its node takes no new volume")
+	f.BoolVar(&o.metadata, "snapshot-metadata", false, "name the snapshot metadata service among the driver's capabilities; csi-ublk metadata serves it")
 	return cmd
 }
 
@@ -110,7 +112,7 @@ func runController(ctx context.Context, o controllerOptions) error {
 	}
 	server, err := driver.NewServer(driver.ServerOptions{
 		Endpoint:   o.endpoint,
-		Identity:   driver.NewIdentity(driver.IdentityOptions{Version: buildVersion(), Ready: service.Ready}),
+		Identity:   driver.NewIdentity(driver.IdentityOptions{Version: buildVersion(), Ready: service.Ready, SnapshotMetadata: o.metadata}),
 		Controller: service,
 		Group:      service,
 		Gate:       service.Gate,

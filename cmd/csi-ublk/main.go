@@ -57,7 +57,7 @@ func newRootCommand(logTo io.Writer) *cobra.Command {
 		Short: "Node-local volumes for Kubernetes, served as ublk block devices",
 		Long: `csi-ublk is a CSI driver for node-local volumes. A volume is a file in a pool of
 a node, served to pods as a ublk block device. One binary has all roles:
-controller, node, server and worker run in the cluster; probe says what this
+controller, node, server, worker and metadata run in the cluster; probe says what this
 machine's kernel can do, and bench measures it.`,
 		Version: buildVersion(),
 		// How many letters a command that is suggested may differ by.
@@ -79,6 +79,7 @@ machine's kernel can do, and bench measures it.`,
 		newNodeCommand(),
 		newServerCommand(),
 		newWorkerCommand(),
+		newMetadataCommand(),
 		newProbeCommand(),
 		newBenchCommand(),
 		newVersionCommand(),

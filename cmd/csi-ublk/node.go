@@ -37,6 +37,7 @@ type nodeOptions struct {
 	burst        int
 	reclaimRate  string
 	templates    bool
+	metadata     metadataOptions
 }
 
 // newNodeCommand is the node role.
@@ -66,6 +67,7 @@ serves. It may be stopped and updated at any time: volumes in use go on.`,
 	f.IntVar(&o.burst, "kube-api-burst", 400, "requests at once to the API server")
 	f.StringVar(&o.reclaimRate, "reclaim-rate", "1Gi", "bytes a second of deleted volumes that are given back to a pool")
 	f.BoolVar(&o.templates, "templates", true, "keep file-system templates in pools with reflink and clone new volumes from them, which spares mkfs")
+	o.metadata.addFlags(f)
 	return cmd
 }
 
@@ -74,6 +76,9 @@ func (o *nodeOptions) complete() (reclaimBytesPerSecond int64, err error) {
 		return 0, usagef("--node-name is empty, and so is NODE_NAME in the environment")
 	}
 	o.endpoint = cmp.Or(o.endpoint, "unix://"+filepath.Join(o.kubeletDir, "plugins", driver.Name, "csi.sock"))
+	if err := o.metadata.check(); err != nil {
+		return 0, err
+	}
 	rate, err := resource.ParseQuantity(o.reclaimRate)
 	if err != nil || rate.Value() <= 0 {
 		return 0, usagef("--reclaim-rate=%s: must be a size above 0, as 1Gi", o.reclaimRate)
@@ -127,15 +132,19 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 	}
 	csi, err := driver.NewServer(driver.ServerOptions{
 		Endpoint:   o.endpoint,
-		Identity:   driver.NewIdentity(driver.IdentityOptions{Version: buildVersion()}),
+		Identity:   driver.NewIdentity(driver.IdentityOptions{Version: buildVersion(), SnapshotMetadata: o.metadata.listen != ""}),
 		Node:       service,
 		Registerer: metrics.Registry,
 	})
 	if err != nil {
 		return err
 	}
+	blocks, endpoint, err := o.metadata.server(kube, pools)
+	if err != nil {
+		return err
+	}
 	kube.QPS, kube.Burst = o.qps, o.burst
-	cluster.o = clusterOptions{node: o.nodeName, kube: kube, pools: pools, devices: devices, locks: locks, problems: watch.Problems, freezer: freezer,
+	cluster.o = clusterOptions{node: o.nodeName, metadata: endpoint, kube: kube, pools: pools, devices: devices, locks: locks, problems: watch.Problems, freezer: freezer,
 		onRemoved: func(id string) {
 			if err := formats.Forget(id); err != nil {
 				slog.Warn("mark of a mkfs stays", "volume", id, "error", err)
@@ -157,6 +166,9 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 	parts.after("watch", func(ctx context.Context) error { return watch.Run(ctx, devices.List, cluster.prompt) })
 	parts.first("csi", csi.Start)
 	parts.first("sweep", func(ctx context.Context) error { return sweep(ctx, service) })
+	if blocks != nil {
+		parts.first("snapshot metadata", blocks.Start)
+	}
 	if o.register {
 		parts.first("registration", func(ctx context.Context) error { return registerNode(ctx, o, devices, status) })
 	}

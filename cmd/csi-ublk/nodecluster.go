@@ -45,6 +45,7 @@ type clusterOptions struct {
 	freezer   *mount.Freezer
 	onRemoved func(volumeID string)
 	problems  func(volumeID string) []health.Problem
+	metadata  *v1alpha1.SnapshotMetadataEndpoint // nil if it is not offered
 }
 
 // thawed returns a Freezer that keeps its marks in dir, after it has thawed what an
@@ -121,7 +122,7 @@ func (c *nodeCluster) manage(ctx context.Context) error {
 	})
 	snapshots := snapshotrec.New(snapshotrec.Options{Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Cutter: cutter, Locks: c.o.locks})
 	self := noderec.New(noderec.Options{
-		Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Server: c.o.devices, Version: buildVersion(),
+		Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Server: c.o.devices, Version: buildVersion(), SnapshotMetadata: c.o.metadata,
 	})
 	if err := volumes.Setup(mgr); err != nil {
 		return fmt.Errorf("set up volume reconciler: %w", err)

@@ -46,6 +46,12 @@ func (h *nodeHealth) ready(ctx context.Context) error {
 }
 
 func (h *nodeHealth) serve(ctx context.Context, address string) error {
+	return serveHTTP(ctx, address, h.ready)
+}
+
+// serveHTTP serves /healthz, /readyz and /metrics of a role until ctx ends; on no
+// address, "" or "0", it only waits.
+func serveHTTP(ctx context.Context, address string, ready func(context.Context) error) error {
 	if address == "" || address == "0" {
 		<-ctx.Done()
 		return nil
@@ -53,7 +59,7 @@ func (h *nodeHealth) serve(ctx context.Context, address string) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := h.ready(r.Context()); err != nil {
+		if err := ready(r.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}

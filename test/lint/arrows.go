@@ -56,6 +56,9 @@ var arrows = []arrow{
 		from: []string{"pkg/driver/controller", "pkg/reconciler/orphan"}, never: []string{"pkg/pool", "pkg/server", "pkg/driver/node", "pkg/driver/mount"},
 		why: "the controller touches no node",
 	}, {
+		from: []string{"pkg/driver/metadata"}, never: []string{"pkg/pool", "pkg/server", "pkg/driver/mount"},
+		why: "the way to a node's snapshots knows neither disk nor device",
+	}, {
 		from: []string{"pkg/bench"}, never: []string{"pkg/server", "pkg/reconciler", "pkg/driver/controller", "pkg/capacity", "pkg/api", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"},
 		allow: []string{"pkg/server/client", "pkg/server/api"},
 		why:   "a bench measures a node, without a cluster, and the device server as a process of its own",

@@ -57,6 +57,17 @@ type SlotStatus struct {
 	Used int32 `json:"used"`
 }
 
+// SnapshotMetadataEndpoint is where a node's plugin tells which blocks of its snapshots
+// are allocated or have changed.
+type SnapshotMetadataEndpoint struct {
+	// Address is a host and a port.
+	// +kubebuilder:validation:MinLength=1
+	Address string `json:"address"`
+	// CertificateSHA256 is the fingerprint, in hex, of the one certificate that it shows.
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
+	CertificateSHA256 string `json:"certificateSHA256"`
+}
+
 // UblkNodeStatus is written by the node's plugin.
 type UblkNodeStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -67,6 +78,9 @@ type UblkNodeStatus struct {
 	Slots  SlotStatus   `json:"slots,omitempty"`
 	// DriverVersion is the version of the node plugin.
 	DriverVersion string `json:"driverVersion,omitempty"`
+	// SnapshotMetadata is nil where the plugin does not offer it.
+	// +optional
+	SnapshotMetadata *SnapshotMetadataEndpoint `json:"snapshotMetadata,omitempty"`
 	// Conditions: Ready, KernelHealthy.
 	// +listType=map
 	// +listMapKey=type

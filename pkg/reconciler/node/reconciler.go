@@ -40,6 +40,8 @@ type Options struct {
 	Server Server
 	// Version of the node plugin.
 	Version string
+	// SnapshotMetadata is where the plugin answers; nil for nowhere.
+	SnapshotMetadata *v1alpha1.SnapshotMetadataEndpoint
 	// Every is how long to wait before looking again; 0 means 30 s.
 	Every time.Duration
 	// Pace is the least time between two writes; 0 means 1 s. Bursts of creations
@@ -112,7 +114,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	infoCtx, cancel := context.WithTimeout(ctx, infoPatience)
 	info, infoErr := r.o.Server.Info(infoCtx)
 	cancel()
-	s := observed{info: info, infoErr: infoErr, pools: r.observePools(), version: r.o.Version}
+	s := observed{info: info, infoErr: infoErr, pools: r.observePools(), version: r.o.Version, metadata: r.o.SnapshotMetadata}
 	if err := r.write(ctx, n, s.status(n.Status, n.Generation)); err != nil {
 		return reconcile.Result{}, err
 	}

@@ -18,10 +18,11 @@ const noiseBytes = 1 << 20
 
 // observed is all that the status is made of.
 type observed struct {
-	info    serverclient.Info
-	infoErr error
-	pools   []v1alpha1.PoolStatus
-	version string
+	info     serverclient.Info
+	infoErr  error
+	pools    []v1alpha1.PoolStatus
+	version  string
+	metadata *v1alpha1.SnapshotMetadataEndpoint
 }
 
 func (r *Reconciler) observePools() []v1alpha1.PoolStatus {
@@ -62,6 +63,7 @@ func (o observed) status(old v1alpha1.UblkNodeStatus, generation int64) v1alpha1
 	s := *old.DeepCopy()
 	s.ObservedGeneration = generation
 	s.DriverVersion = o.version
+	s.SnapshotMetadata = o.metadata
 	s.Pools = o.pools
 	set := func(kind string, ok bool, reason, message string) {
 		status := metav1.ConditionFalse
