@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -54,13 +55,13 @@ func startCluster(t *testing.T) *cluster {
 	return c
 }
 
-// install creates what the chart renders, as helm would.
+// install creates what the chart renders, as helm would, with all that has rights.
 func (c *cluster) install(t *testing.T) {
 	t.Helper()
 	if err := c.admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		t.Fatal(err)
 	}
-	objects, err := render(t, kubeVersions[1])
+	objects, err := render(t, kubeVersions[1], "--values", metadataValues)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,6 +162,7 @@ func TestRightsOfTheRoles(t *testing.T) {
 	c.volume(t, "theirs", "n2")
 	node, unbound := c.as(t, "csi-ublk-node", "n1"), c.as(t, "csi-ublk-node", "")
 	controller, server := c.as(t, "csi-ublk-controller", "n1"), c.as(t, "csi-ublk-server", "n1")
+	metadata := c.as(t, "csi-ublk-metadata", "n1")
 
 	c.snapshot(t, "snap-mine", "n1")
 	c.snapshot(t, "snap-theirs", "n2")
@@ -210,6 +212,15 @@ func TestRightsOfTheRoles(t *testing.T) {
 		{"a node does not delete snapshots", func() error {
 			return node.Delete(t.Context(), &v1alpha1.UblkSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snap-theirs"}})
 		}, "forbidden"},
+		{"a node asks whose a token is", func() error { return review(t, node) }, ""},
+		{"the metadata role asks whose a token is", func() error { return review(t, metadata) }, ""},
+		{"the controller does not", func() error { return review(t, controller) }, "forbidden"},
+		{"the metadata role finds the node of a snapshot", func() error {
+			return metadata.Get(t.Context(), client.ObjectKey{Name: "snap-theirs"}, &v1alpha1.UblkSnapshot{})
+		}, ""},
+		{"the metadata role does not write the status of a snapshot", func() error { return c.changeSnapshot(metadata, "snap-theirs", cut, true) }, "forbidden"},
+		{"the metadata role sees no volumes", func() error { return metadata.List(t.Context(), &v1alpha1.UblkVolumeList{}) }, "forbidden"},
+		{"the metadata role sees no secrets", func() error { return metadata.List(t.Context(), &corev1.SecretList{}) }, "forbidden"},
 		{"the controller deletes snapshots", func() error {
 			return controller.Delete(t.Context(), &v1alpha1.UblkSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snap-theirs"}})
 		}, ""},
@@ -233,6 +244,11 @@ func TestRightsOfTheRoles(t *testing.T) {
 			}
 		})
 	}
+}
+
+// review asks the API server whose a token is.
+func review(t *testing.T, cl client.Client) error {
+	return cl.Create(t.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "none"}})
 }
 
 // claimStatus patches the status of a claim, as the resizer does.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,6 +65,9 @@ func render(t *testing.T, kubeVersion string, more ...string) ([]runtime.Object,
 	return decode(t, text), nil
 }
 
+// foreign are the groups of other projects' APIs.
+var foreign = []string{"monitoring.coreos.com", "snapshot.storage.k8s.io", "cbt.storage.k8s.io"}
+
 // decode refuses fields that the API does not have; objects of other projects'
 // APIs are left out.
 func decode(t *testing.T, text string) []runtime.Object {
@@ -92,7 +96,7 @@ func decode(t *testing.T, text string) []runtime.Object {
 			continue
 		}
 		object, _, err := decoder.Decode(doc, nil, nil)
-		if runtime.IsNotRegisteredError(err) && (bytes.Contains(doc, []byte("monitoring.coreos.com")) || bytes.Contains(doc, []byte("snapshot.storage.k8s.io"))) {
+		if runtime.IsNotRegisteredError(err) && slices.ContainsFunc(foreign, func(group string) bool { return bytes.Contains(doc, []byte(group)) }) {
 			continue
 		}
 		if err != nil {
