@@ -58,7 +58,7 @@ func newRootCommand(logTo io.Writer) *cobra.Command {
 		Long: `csi-ublk is a CSI driver for node-local volumes. A volume is a file in a pool of
 a node, served to pods as a ublk block device. One binary has all roles:
 controller, node, server, worker and metadata run in the cluster; probe says what this
-machine's kernel can do, and bench measures it.`,
+machine's kernel can do, bench measures it, and blocks lists what a backup has to copy.`,
 		Version: buildVersion(),
 		// How many letters a command that is suggested may differ by.
 		SuggestionsMinimumDistance: 2,
@@ -80,6 +80,7 @@ machine's kernel can do, and bench measures it.`,
 		newServerCommand(),
 		newWorkerCommand(),
 		newMetadataCommand(),
+		newBlocksCommand(),
 		newProbeCommand(),
 		newBenchCommand(),
 		newVersionCommand(),
