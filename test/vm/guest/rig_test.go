@@ -140,6 +140,13 @@ func TestCommandOfACanceledContextIsKilled(t *testing.T) {
 	}
 }
 
+func TestOpeningADeviceLoadsItsDriver(t *testing.T) {
+	g := boot(t, Spec{})
+	if got := shell(t, g, `lsmod | grep -c '^tun ' || true; exec 3<> /dev/net/tun; lsmod | grep -c '^tun '`); got != "0\n1" {
+		t.Errorf("before and after opening it the driver is loaded %q times", got)
+	}
+}
+
 func TestStatusOfASignal(t *testing.T) {
 	g := boot(t, Spec{NoUblk: true})
 	status, err := g.Run(t.Context(), Cmd{Args: []string{"bash", "-c", "kill -TERM $$"}})

@@ -143,6 +143,9 @@ func setUp(c wire.Config) error {
 			return err
 		}
 	}
+	if err := makeStaticNodes(); err != nil {
+		return err
+	}
 	if c.Data != "" {
 		if err := os.Symlink(c.Data, "/dev/data"); err != nil {
 			return err
