@@ -147,7 +147,8 @@ func (q qemu) command(s Spec, dir, initrd string, args []string) (argv, env []st
 		"-kernel", s.Kernel.Image, "-initrd", initrd, "-append", strings.Join(kernelArgs, " "),
 		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=agent,fd=3", "-device", "virtserialport,chardev=agent,name=agent",
-		"-drive", "if=none,id=root,format=qcow2,discard=unmap,file=" + filepath.Join(dir, "root.qcow2"), "-device", "virtio-blk-pci,drive=root",
+		// User Mode Linux locks the image that it shares with us, which nobody writes to.
+		"-drive", "if=none,id=root,format=qcow2,discard=unmap,backing.file.locking=off,file=" + filepath.Join(dir, "root.qcow2"), "-device", "virtio-blk-pci,drive=root",
 		"-drive", "if=none,id=data,format=raw,discard=unmap,file=" + filepath.Join(dir, "data"), "-device", "virtio-blk-pci,drive=data",
 	}
 	for i, sh := range s.Shares {
