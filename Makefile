@@ -81,7 +81,7 @@ test-apiserver: report vm ## The controller role against a real API server, with
 # Packages with tests behind the build tag ublk: those that need the driver.
 KERNEL_PACKAGES = $(shell git grep --untracked -lE '^//go:build .*\bublk\b' -- '*_test.go' | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
 # kernel runs them in guests with the kernel $(1), which deletes devices the way $(2)
-# says (docs/kernels.md), two guests at a time; $(3) are more flags.
+# says (docs/kernels.md), two guests at a time; $(3) are more flags, the last of which count.
 # The kernel is made first: the time limits of go test are for tests, not for builds.
 kernel = $(VM) kernel $(1) && $(call run,kernel-$(1),env UBLK_EXPECT_KIND=$(2) go test -tags ublk -p 2 -timeout 15m -json $(3) -exec '$(CURDIR)/$(VM) exec --kernel $(1) --with csi-ublk=$(CURDIR)/bin/csi-ublk --' $(KERNEL_PACKAGES))
 
@@ -92,7 +92,7 @@ test-kernel-current: report vm build
 test-kernel-fixed: report vm build
 	$(call kernel,fixed,UNLOCKED)
 test-kernel-lts: report vm build ## A short pass on the LTS kernel, emulated where there is no KVM
-	$(call kernel,lts,NOWAIT,-short)
+	$(call kernel,lts,NOWAIT,-short -timeout 60m)
 
 .PHONY: test-sanity
 test-sanity: report vm ## The community's csi-sanity against the real driver on a node
@@ -141,16 +141,26 @@ bench: build vm ## Benchmarks in a guest: the data path, and staging with and wi
 	go test -tags ublk -run '^$$' -bench . -benchtime 2s -exec '$(CURDIR)/$(VM) exec --with csi-ublk=$(CURDIR)/bin/csi-ublk --' ./pkg/ublk ./pkg/driver/mount ./pkg/driver/node
 
 # How much is measured in a guest, which has little of everything. A machine of one's
-# own gets the defaults of csi-ublk bench churn.
+# own gets the defaults of csi-ublk bench churn, and so does a guest that is given a day:
+#   make bench-churn BENCH_DEVICES=4000 BENCH_VOLUMES=200 BENCH_OTHERS=0,1000,4000 \
+#     BENCH_IDLE=1000,4000 BENCH_PODS=1,16,64,200 BENCH_KERNELS='current fixed lts'
 BENCH_ROUNDS ?= 5
-BENCH_FLAGS ?= --devices 200 --volumes 64 --others 0,250,1000 --idle 250,1000 --pods 1,16,64
+BENCH_DEVICES ?= 200
+BENCH_VOLUMES ?= 64
+BENCH_OTHERS ?= 0,250,1000
+BENCH_IDLE ?= 250,1000
+BENCH_PODS ?= 1,16,64
+BENCH_KERNELS ?= current fixed
+BENCH_REST = --volumes $(BENCH_VOLUMES) --others $(BENCH_OTHERS) --idle $(BENCH_IDLE) --pods $(BENCH_PODS)
+BENCH_FLAGS ?= --devices $(BENCH_DEVICES) $(BENCH_REST)
 
-BENCH_BOTH := current=current=bin/csi-ublk fixed=fixed=bin/csi-ublk
+# NAME=KERNEL=BINARY, as test/bench/run takes them.
+BENCH_ALL = $(foreach kernel,$(BENCH_KERNELS),$(kernel)=$(kernel)=bin/csi-ublk)
 
 .PHONY: bench-churn bench-compare
-bench-churn: build vm ## Measure pod churn on the kernels current and fixed, and in a cluster; writes docs/performance.md
-	test/bench/run out/bench-kernel $(BENCH_ROUNDS) $(BENCH_BOTH) -- --tables kernel --devices 200
-	test/bench/run out/bench-rest 2 $(BENCH_BOTH) -- --tables lifecycle,growth,idle,node --volumes 64 --others 0,250,1000 --idle 250,1000 --pods 1,16,64
+bench-churn: build vm ## Measure pod churn on BENCH_KERNELS (current fixed), and in a cluster; writes docs/performance.md
+	test/bench/run out/bench-kernel $(BENCH_ROUNDS) $(BENCH_ALL) -- --tables kernel --devices $(BENCH_DEVICES)
+	test/bench/run out/bench-rest 2 $(BENCH_ALL) -- --tables lifecycle,growth,idle,node $(BENCH_REST)
 	$(MAKE) bench-cluster
 	test/bench/write out/bench-kernel out/bench-rest
 
