@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -36,7 +37,8 @@ type Control struct {
 	slots   chan int
 	payload []byte
 
-	wake int // eventfd
+	wake   int          // eventfd
+	thread atomic.Int32 // the ring's, by its number
 
 	mu       sync.Mutex
 	queue    []*command // not yet seen by the ring's goroutine

@@ -200,6 +200,7 @@ const (
 // neither go away nor be used for anything else.
 func (c *Control) loop(ready chan<- error) {
 	runtime.LockOSThread()
+	c.thread.Store(int32(unix.Gettid()))
 	defer close(c.ended)
 	ring, err := uring.New(uring.Config{Entries: slotCount, CompletionEntries: 4 * slotCount, Wide: true})
 	if err == nil {

@@ -46,6 +46,11 @@ type deleteSample struct {
 // look LOCKED, never the other way round.
 func (c *Control) ProbeDeleteKind(ctx context.Context) (DeleteKind, error) {
 	o := DeviceOptions{ID: -1, Depth: 1, MaxIOBytes: uint32(os.Getpagesize()), Owner: c.opt.Owner}
+	if computes, err := c.deletionsCompute(ctx, o); err != nil {
+		return DeleteUnknown, err
+	} else if computes {
+		return DeleteNoWait, nil
+	}
 	other, err := c.Add(ctx, o)
 	if err != nil {
 		return DeleteUnknown, err
@@ -147,13 +152,13 @@ func (c *Control) addTwice(ctx context.Context, o DeviceOptions, id uint32) (tim
 // cannot be early. So a good third of them proves that there is none. Where the
 // machine is too slow to tell, the answer is LOCKED, which promises nothing.
 func classifyDelete(samples []deleteSample) DeleteKind {
-	long := longSamples(samples)
+	long, short := longSamples(samples), shortSamples(samples)
+	if short >= deleteMinSamples && (len(long) < deleteMinSamples || 2*short > len(samples)) {
+		// Hardly any deletion was seen to wait, or most can't have done so unseen: a
+		// kernel waits at each.
+		return DeleteNoWait
+	}
 	if len(long) < deleteMinSamples {
-		// Hardly any deletion was seen to wait: a few that can't have done so unseen
-		// are proof then.
-		if shortSamples(samples) >= deleteMinSamples {
-			return DeleteNoWait
-		}
 		return DeleteLocked
 	}
 	free, usable := 0, 0
@@ -172,9 +177,11 @@ func classifyDelete(samples []deleteSample) DeleteKind {
 	return DeleteLocked
 }
 
-// conclusive says whether the samples show anything.
+// conclusive says whether the samples show one thing: that deletions wait, or that they
+// don't. A little of both is what a busy machine shows.
 func conclusive(samples []deleteSample) bool {
-	return len(longSamples(samples)) >= deleteMinSamples || shortSamples(samples) >= deleteMinSamples
+	long, short := len(longSamples(samples)) >= deleteMinSamples, shortSamples(samples) >= deleteMinSamples
+	return long != short
 }
 
 // shortSamples counts the deletions that can't have waited without being seen: neither
