@@ -53,7 +53,7 @@ func (f *Formatter) renewUUID(ctx context.Context, device, fsType string) error 
 	if generateXFS(ctx, device) == nil {
 		return nil
 	}
-	if err := f.replay(device, fsType, "nouuid"); err != nil {
+	if err := replay(device, fsType, "nouuid"); err != nil {
 		return err
 	}
 	return generateXFS(ctx, device)
@@ -77,21 +77,30 @@ func generateXFS(ctx context.Context, device string) error {
 	return err
 }
 
-// replay mounts and unmounts: the kernel alone replays a log. No other process sees
-// the mount.
-func (f *Formatter) replay(device, fsType, options string) error {
-	if err := os.MkdirAll(f.intents, 0o700); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp(f.intents, ".replay")
+// replay mounts and unmounts: the kernel alone replays a log. The mount is attached
+// nowhere. No other process sees it, and if this one dies it is gone: one at a path would
+// stay, and keep the device from ever being staged or detached.
+func replay(device, fsType string, flags ...string) error {
+	fs, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return err
-	}
-	defer os.Remove(dir)
-	if err := unix.Mount(device, dir, fsType, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
 		return fmt.Errorf("mount to replay the log: %w", err)
 	}
-	return Unmount(dir)
+	defer unix.Close(fs)
+	err = unix.FsconfigSetString(fs, "source", device)
+	for _, flag := range flags {
+		err = errors.Join(err, unix.FsconfigSetFlag(fs, flag))
+	}
+	if err == nil {
+		err = unix.FsconfigCreate(fs)
+	}
+	if err != nil {
+		return fmt.Errorf("mount to replay the log: %w", err)
+	}
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return fmt.Errorf("mount to replay the log: %w", err)
+	}
+	return unix.Close(mount)
 }
 
 func uuidOf(device, fsType string) (id uuid.UUID, err error) {
