@@ -201,6 +201,24 @@ func TestUnstageWhilePublished(t *testing.T) {
 	v.down("a")
 }
 
+// A raw volume's node at a pod would be another volume's, once the number is given away.
+func TestUnstageOfARawVolumeWhilePublished(t *testing.T) {
+	v := newVolume(t, newService(t), blockCapability(), 64*mib)
+	v.must(v.stage(), v.publish("a", false))
+	v.wantCode("unstaged under a pod", v.unstage(), codes.FailedPrecondition)
+	v.s = newService(t)
+	err := v.unstage()
+	v.wantCode("unstaged under a pod, by the next plugin", err, codes.FailedPrecondition)
+	if err == nil || !strings.Contains(err.Error(), v.target("a")) {
+		t.Errorf("it does not say where it is published: %v", err)
+	}
+	f, err := os.OpenFile(v.target("a"), os.O_RDWR, 0)
+	v.must(err)
+	_, err = f.WriteAt(make([]byte, 4096), 0)
+	v.must(err, f.Sync(), f.Close())
+	v.down("a")
+}
+
 func TestWhatIsWrongIsSaid(t *testing.T) {
 	s := newService(t)
 	v := newVolume(t, s, mountCapability("xfs"), 64*mib)

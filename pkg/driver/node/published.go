@@ -95,25 +95,35 @@ func (p *published) remove(target string) {
 // single refuses a target path if the disk is published at another one. Paths in
 // except, the staging path, do not count.
 func (p *published) single(target string, disk uint64, except string) error {
+	other, err := p.anywhere(disk, target, except)
+	if err == nil && other != "" {
+		err = status.Errorf(codes.FailedPrecondition, "the access mode allows one target path, and the volume is published at %s", other)
+	}
+	return err
+}
+
+// anywhere returns a path where a disk is published, other than those in except; "" if
+// there is none.
+func (p *published) anywhere(disk uint64, except ...string) (string, error) {
 	if err := p.load(); err != nil {
-		return err
+		return "", err
 	}
 	p.mu.Lock()
 	others := slices.Clone(p.of[disk])
 	p.mu.Unlock()
 	for _, other := range others {
-		if other == target || other == except {
+		if slices.Contains(except, other) {
 			continue
 		}
 		// The kernel gives numbers away again, and others may have unmounted it.
 		at, err := mount.At(other)
 		if err != nil {
-			return err
+			return "", err
 		}
 		if at.Mounted && (at.Device == disk || at.Rdev == disk) {
-			return status.Errorf(codes.FailedPrecondition, "the access mode allows one target path, and the volume is published at %s", other)
+			return other, nil
 		}
 		p.remove(other)
 	}
-	return nil
+	return "", nil
 }

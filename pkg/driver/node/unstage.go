@@ -13,6 +13,7 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // NodeUnstageVolume unmounts a volume's file system and detaches its device. When
@@ -82,6 +83,9 @@ func (s *Service) detach(ctx context.Context, id string, disk uint64) error {
 				}
 				disk = unix.Mkdev(device.Major, device.Minor)
 			}
+			if at, err := s.published.anywhere(disk); err != nil || at != "" {
+				return publishedError(at, err)
+			}
 			if err := unused(ctx, disk); err != nil {
 				return err
 			}
@@ -92,6 +96,16 @@ func (s *Service) detach(ctx context.Context, id string, disk uint64) error {
 		return fmt.Errorf("detach: %w", err)
 	}
 	return nil
+}
+
+// publishedError refuses to give up a device that a pod still has. The kernel refuses
+// that of a mounted file system by itself; but a raw one's node, which nobody need have
+// open, would be that of whatever volume gets the number next.
+func publishedError(target string, err error) error {
+	if err != nil {
+		return err
+	}
+	return status.Errorf(codes.FailedPrecondition, "the volume is still published at %s: unpublish it first", target)
 }
 
 // unmountSettles is how long the kernel may take, after unmount, to let go of the
