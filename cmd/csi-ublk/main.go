@@ -79,6 +79,7 @@ machine's kernel can do, bench measures it, and blocks lists what a backup has t
 		newNodeCommand(),
 		newServerCommand(),
 		newWorkerCommand(),
+		newThawCommand(),
 		newMetadataCommand(),
 		newBlocksCommand(),
 		newProbeCommand(),

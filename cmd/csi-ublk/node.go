@@ -118,7 +118,7 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 	if err != nil {
 		return err
 	}
-	freezer, err := thawed(filepath.Join(filepath.Dir(o.serverSocket), "frozen"))
+	freezer, err := thawed(filepath.Join(filepath.Dir(o.serverSocket), "frozen"), devices.GuardFrozen)
 	if err != nil {
 		return err
 	}

@@ -50,8 +50,8 @@ type clusterOptions struct {
 
 // thawed returns a Freezer that keeps its marks in dir, after it has thawed what an
 // earlier plugin froze and died: pods wait for that.
-func thawed(dir string) (*mount.Freezer, error) {
-	freezer, err := mount.NewFreezer(dir)
+func thawed(dir string, guard mount.Guard) (*mount.Freezer, error) {
+	freezer, err := mount.NewFreezer(dir, guard)
 	if err != nil {
 		return nil, err
 	}

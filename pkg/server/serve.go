@@ -130,15 +130,22 @@ func (s *Server) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	frozen, err := listen(serverv1.FrozenSocket(s.options.Socket))
+	if err != nil {
+		l.Close()
+		return err
+	}
 	g := newGRPC(s.log, s)
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
 	var serving sync.WaitGroup
 	serving.Go(func() { failed <- g.Serve(l) })
+	serving.Go(func() { failed <- s.serveFrozen(frozen) })
 	h := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
 	if s.options.HTTPAddress != "" {
 		hl, err := net.Listen("tcp", s.options.HTTPAddress)
 		if err != nil {
 			g.Stop()
+			frozen.Close()
 			serving.Wait()
 			return fmt.Errorf("listen: %w", err)
 		}
@@ -155,6 +162,7 @@ func (s *Server) serve(ctx context.Context) error {
 	g.GracefulStop()
 	abrupt.Stop()
 	h.Close()
+	frozen.Close()
 	serving.Wait()
 	return err
 }

@@ -39,6 +39,9 @@ type Options struct {
 	LockPatience time.Duration
 	// WorkerCommand starts a worker; nil means this binary.
 	WorkerCommand []string
+	// ThawCommand starts a process that calls Thaw with the descriptor ThawFD; nil means
+	// this binary.
+	ThawCommand []string
 	// Version is reported as it is.
 	Version string
 	// Logger takes the log; nil means slog.Default.

@@ -20,16 +20,25 @@ import (
 type Freezer struct {
 	marks  string
 	bootID string
+	guard  Guard
 }
 
+// A Guard is told of a file system before it is frozen, by a directory of it, and thaws
+// it if this process dies; release says that it is thawed.
+type Guard func(ctx context.Context, dir *os.File) (release func(), err error)
+
 // NewFreezer returns a Freezer that keeps its marks in dir, best on a tmpfs; it is
-// made when needed.
-func NewFreezer(dir string) (*Freezer, error) {
+// made when needed. guard may be nil, and its errors stop no freeze: without it, what a
+// process that died has frozen waits for ThawAll of the next.
+func NewFreezer(dir string, guard Guard) (*Freezer, error) {
 	id, err := BootID()
 	if err != nil {
 		return nil, err
 	}
-	return &Freezer{marks: dir, bootID: id}, nil
+	if guard == nil {
+		guard = func(context.Context, *os.File) (func(), error) { return func() {}, nil }
+	}
+	return &Freezer{marks: dir, bootID: id, guard: guard}, nil
 }
 
 // ioctls of include/uapi/linux/fs.h.
@@ -56,7 +65,14 @@ func (f *Freezer) Freeze(ctx context.Context, id string, device uint64) (thaw fu
 	if err := f.mark(id, device); err != nil {
 		return nil, errors.Join(fmt.Errorf("note that %s is to be frozen: %w", dir.Name(), err), dir.Close())
 	}
-	thaw = func() error { return errors.Join(f.thaw(id, dir), dir.Close()) }
+	release, err := f.guard(ctx, dir)
+	if err != nil {
+		release = func() {}
+	}
+	thaw = func() error {
+		defer release()
+		return errors.Join(f.thaw(id, dir), dir.Close())
+	}
 	done := make(chan error, 1)
 	go func() { done <- frozen(dir, fiFreeze) }()
 	select {
@@ -70,6 +86,7 @@ func (f *Freezer) Freeze(ctx context.Context, id string, device uint64) (thaw fu
 		return nil, fmt.Errorf("freeze %s: %w", dir.Name(), ctx.Err())
 	}
 	if errors.Is(err, unix.EBUSY) {
+		release()
 		return nothing, errors.Join(f.unmark(id), dir.Close())
 	}
 	if err != nil {

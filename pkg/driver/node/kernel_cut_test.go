@@ -78,7 +78,7 @@ func TestCutUnderIO(t *testing.T) {
 		t.Run(fsType, func(t *testing.T) {
 			v := newVolume(t, newService(t), mountCapability(fsType), 512*mib)
 			v.must(v.stage(), v.publish("a", false))
-			freezer, err := mount.NewFreezer(filepath.Join(t.TempDir(), "frozen"))
+			freezer, err := mount.NewFreezer(filepath.Join(t.TempDir(), "frozen"), world.devices.GuardFrozen)
 			v.must(err)
 			cutter := &cut.Cutter{Devices: world.devices, Freezer: freezer}
 			s := writeSequence(filepath.Join(v.target("a"), "numbers"))
@@ -121,7 +121,7 @@ func TestCutUnderIO(t *testing.T) {
 // pool.
 func TestCutOfOthers(t *testing.T) {
 	v := newVolume(t, newService(t), blockCapability(), 64*mib)
-	freezer, err := mount.NewFreezer(filepath.Join(t.TempDir(), "frozen"))
+	freezer, err := mount.NewFreezer(filepath.Join(t.TempDir(), "frozen"), world.devices.GuardFrozen)
 	v.must(err)
 	cutter := &cut.Cutter{Devices: world.devices, Freezer: freezer}
 	snapshot := func(id string) (at pool.Cut) {

@@ -57,7 +57,7 @@ func TestGroupIsOfOneMoment(t *testing.T) {
 					}
 				}
 			}()
-			freezer, err := mount.NewFreezer(filepath.Join(t.TempDir(), "frozen"))
+			freezer, err := mount.NewFreezer(filepath.Join(t.TempDir(), "frozen"), world.devices.GuardFrozen)
 			pair[0].must(err)
 			cutter := &cut.Cutter{Devices: world.devices, Freezer: freezer}
 			var rounds [][]*volume

@@ -17,6 +17,7 @@ import (
 
 	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
+	"github.com/csi-ublk/csi-ublk/pkg/server/client"
 	"golang.org/x/sys/unix"
 )
 
@@ -224,12 +225,19 @@ func TestCopyOfABlankVolumeIsFormatted(t *testing.T) {
 
 // freezeAndHang is what a child of this test does until it is killed.
 func freezeAndHang(what string) {
-	var marks, id string
+	var marks, id, socket string
 	var number uint64
-	_, err := fmt.Sscan(what, &marks, &id, &number)
+	_, err := fmt.Sscan(what, &marks, &id, &number, &socket)
+	var guard mount.Guard
+	if err == nil && socket != "none" {
+		var c *client.Client
+		if c, err = client.Dial(socket); err == nil {
+			guard = c.GuardFrozen
+		}
+	}
 	if err == nil {
 		var f *mount.Freezer
-		if f, err = mount.NewFreezer(marks); err == nil {
+		if f, err = mount.NewFreezer(marks, guard); err == nil {
 			_, err = f.Freeze(context.Background(), id, number)
 		}
 	}
@@ -270,7 +278,7 @@ func TestFrozenFileSystemIsThawedByTheNextPlugin(t *testing.T) {
 			v.must(err)
 			marks := filepath.Join(t.TempDir(), "frozen")
 			freezer := func() *mount.Freezer {
-				f, err := mount.NewFreezer(marks)
+				f, err := mount.NewFreezer(marks, nil)
 				v.must(err)
 				return f
 			}
@@ -295,7 +303,7 @@ func TestFrozenFileSystemIsThawedByTheNextPlugin(t *testing.T) {
 			blocked(first)
 			v.must(thaw(), thaw(), <-first)
 
-			dieFrozen(t, fmt.Sprintf("%s %s %d", marks, v.id, number))
+			dieFrozen(t, fmt.Sprintf("%s %s %d none", marks, v.id, number))
 			second := write()
 			blocked(second)
 			v.must(freezer().ThawAll(), <-second, freezer().ThawAll())
@@ -305,6 +313,40 @@ func TestFrozenFileSystemIsThawedByTheNextPlugin(t *testing.T) {
 			v.down("a")
 			thaw, err = freezer().Freeze(context.Background(), v.id, number)
 			v.must(err, thaw()) // nothing is mounted
+		})
+	}
+}
+
+// With the device server there, no writer waits for the next plugin.
+func TestFrozenFileSystemIsThawedByTheServer(t *testing.T) {
+	for _, fsType := range mount.FSTypes {
+		t.Run(fsType, func(t *testing.T) {
+			v := newVolume(t, newService(t), mountCapability(fsType), 512*mib)
+			v.must(v.stage(), v.publish("a", false))
+			device, err := world.devices.Get(context.Background(), v.id)
+			v.must(err)
+			marks := filepath.Join(t.TempDir(), "frozen")
+			dieFrozen(t, fmt.Sprintf("%s %s %d %s", marks, v.id, unix.Mkdev(device.Major, device.Minor), filepath.Join(world.dir, "server.sock")))
+			done := make(chan error, 1)
+			go func() { done <- os.WriteFile(filepath.Join(v.target("a"), "file"), []byte("data"), 0o600) }()
+			select {
+			case err := <-done:
+				v.must(err)
+			case <-time.After(10 * time.Second):
+				t.Error("a write still waits")
+			}
+			// The next plugin finds the mark, and nothing to thaw.
+			f, err := mount.NewFreezer(marks, nil)
+			v.must(err, f.ThawAll())
+			if t.Failed() {
+				v.must(<-done)
+			}
+			// The process that thaws has the file system open for a moment longer.
+			down := func() error { return errors.Join(v.unpublish("a"), v.unstage()) }
+			for deadline := time.Now().Add(10 * time.Second); down() != nil && time.Now().Before(deadline); {
+				time.Sleep(20 * time.Millisecond)
+			}
+			v.down("a")
 		})
 	}
 }

@@ -18,6 +18,7 @@ import (
 // what each means is said at the methods of the API, in server.proto. It may be
 // used from many goroutines at once.
 type Client struct {
+	socket  string
 	conn    *grpc.ClientConn
 	devices serverv1.DevicesClient
 	kind    atomic.Pointer[string]
@@ -38,7 +39,7 @@ func Dial(socket string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dial device server: %w", err)
 	}
-	return &Client{conn: conn, devices: serverv1.NewDevicesClient(conn)}, nil
+	return &Client{socket: socket, conn: conn, devices: serverv1.NewDevicesClient(conn)}, nil
 }
 
 // Close ends the connection; calls under way fail.
