@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
 	"github.com/csi-ublk/csi-ublk/pkg/server/client"
 )
 
@@ -27,9 +29,11 @@ const (
 	nodeHTTP   = "127.0.0.1:19809"
 )
 
+var pools = []string{"default", "slow", "failing"}
+
 // A node is a device server and a node plugin as processes, with a pool on the
-// guest's data disk and one on a slow disk. There is no API server: kubelet's
-// calls must not need one.
+// guest's data disk, one on a slow disk and one on a disk that fails at times. There is
+// no API server: kubelet's calls must not need one.
 type node struct {
 	dir    string
 	bin    string
@@ -38,6 +42,11 @@ type node struct {
 	conn   *grpc.ClientConn
 	csi    csi.NodeClient
 	device *client.Client
+
+	freezer       *mount.Freezer
+	slow, failing *disk
+	// What has been tried: cuts, disks held open, errors that the failing disk excuses.
+	cuts, holds, errors atomic.Int64
 }
 
 func newNode(t *testing.T) *node {
@@ -55,8 +64,16 @@ func newNode(t *testing.T) *node {
 	}
 	n := &node{dir: dir, bin: bin}
 	t.Cleanup(func() { os.RemoveAll(dir) })
+	if n.freezer, err = mount.NewFreezer(n.path("marks"), nil); err != nil {
+		t.Fatal(err)
+	}
+	n.slow, n.failing = slowDisk(t), failingDisk(t)
 	disk := cmp.Or(os.Getenv("CSI_UBLK_DATA_DISK"), "/dev/ubdb")
-	write(t, n.path("pools.yaml"), fmt.Sprintf("pools:\n- {name: default, kind: device, device: %s}\n- {name: slow, kind: device, device: %s}\n", disk, slowDisk(t)))
+	write(t, n.path("pools.yaml"), fmt.Sprintf(`pools:
+- {name: default, kind: device, device: %s}
+- {name: slow, kind: device, device: %s}
+- {name: failing, kind: path, path: %s}
+`, disk, n.slow.path, failingPool(t, n.failing, n.path("failing"))))
 	// Nobody listens there.
 	write(t, n.path("kubeconfig"), `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: "https://127.0.0.1:9"}}]}`)
 	n.server = process{name: "server", log: n.path("server.log"), args: []string{bin, "server",
@@ -92,7 +109,10 @@ func newNode(t *testing.T) *node {
 				t.Error(err)
 			}
 		}
-		for _, pool := range []string{"default", "slow"} {
+		if left := n.processes(); len(left) > 0 {
+			t.Errorf("processes are left: %v", left)
+		}
+		for _, pool := range pools {
 			if err := syscall.Unmount(n.path("pools/"+pool), 0); err != nil {
 				t.Errorf("unmount pool %s: %v", pool, err)
 			}
@@ -173,14 +193,14 @@ func (p *process) end() error {
 	return nil
 }
 
-// eventually waits two minutes for a condition.
+// eventually waits some minutes for a condition.
 func eventually(t *testing.T, what string, f func() error) {
 	t.Helper()
 	err := errors.New("not looked")
-	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if err = f(); err == nil {
 			return
 		}
 	}
-	t.Fatalf("waited two minutes for %s: %v", what, err)
+	t.Fatalf("waited %v for %s: %v", patience/2, what, err)
 }
