@@ -18,6 +18,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
@@ -89,7 +90,7 @@ func newNode(t *testing.T) *node {
 			}
 		}
 	})
-	if n.conn, err = grpc.NewClient("unix:"+n.path("csi.sock"), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+	if n.conn, err = grpc.NewClient("unix:"+n.path("csi.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(reconnect)); err != nil {
 		t.Fatal(err)
 	}
 	if n.device, err = client.Dial(n.path("server.sock")); err != nil {
@@ -120,6 +121,13 @@ func newNode(t *testing.T) *node {
 	})
 	eventually(t, "the node to answer", n.answers)
 	return n
+}
+
+// reconnect looks for a plugin that was restarted soon, as kubelet does with a connection
+// for each call; gRPC would wait for up to two minutes.
+var reconnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+	MinConnectTimeout: time.Second,
 }
 
 func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
