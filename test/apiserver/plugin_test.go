@@ -41,6 +41,7 @@ func (n *node) setPluginReady(ready corev1.ConditionStatus) {
 // A plugin that is killed for good does not get to say so: its UblkNode stays Ready.
 func TestANodeWhosePluginIsGoneTakesNoVolume(t *testing.T) {
 	n := newNode(t, "unplugged", "plugin", 1<<30)
+	seen(t, n.name, "plugin", 1<<30)
 	v, err := create(t, request("plugin-before", "plugin", 64*mib))
 	must(t, err)
 

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,16 +23,16 @@ func pluginPod(uid, node string, ready corev1.ConditionStatus) *corev1.Pod {
 func TestAPluginIsAwayWhenItsGraceIsOver(t *testing.T) {
 	const grace = 30 * time.Second
 	synctest.Test(t, func(t *testing.T) {
-		var changed []string
-		p := newPlugins(grace, func(node string) { changed = append(changed, node) })
-		expect := func(when string, away bool, changes int) {
+		var changed atomic.Int32 // timers have goroutines of their own
+		p := newPlugins(grace, func(string) { changed.Add(1) })
+		expect := func(when string, away bool, changes int32) {
 			t.Helper()
 			synctest.Wait()
 			if why := p.away("n"); away != (why != "") {
 				t.Errorf("%s: away %q", when, why)
 			}
-			if len(changed) != changes {
-				t.Errorf("%s: told of %d changes, want %d", when, len(changed), changes)
+			if n := changed.Load(); n != changes {
+				t.Errorf("%s: told of %d changes, want %d", when, n, changes)
 			}
 		}
 		p.seen(pluginPod("a", "n", corev1.ConditionTrue))
@@ -68,16 +69,16 @@ func TestAPluginIsAwayWhenItsGraceIsOver(t *testing.T) {
 
 func TestANodeWithoutAPluginsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		changes := 0
-		p := newPlugins(time.Second, func(string) { changes++ })
+		var changes atomic.Int32
+		p := newPlugins(time.Second, func(string) { changes.Add(1) })
 		p.seen(pluginPod("pending", "", corev1.ConditionFalse)) // on no node yet
 		if why := p.away("n"); why != "" {
 			t.Errorf("away at the first question: %s", why)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if p.away("n") == "" || changes != 1 {
-			t.Errorf("not away after the grace, %d changes", changes)
+		if p.away("n") == "" || changes.Load() != 1 {
+			t.Errorf("not away after the grace, %d changes", changes.Load())
 		}
 		p.forget("n")
 		if len(p.nodes) != 0 {
