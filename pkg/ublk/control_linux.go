@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,7 +54,8 @@ type Control struct {
 func OpenControl(o ControlOptions) (*Control, error) {
 	o = o.withDefaults()
 	f, err := os.OpenFile(o.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
-	if errors.Is(err, fs.ErrNotExist) && makeCharNode(o.Path, "/sys/class/misc/ublk-control/dev") == nil {
+	// A private /dev lacks the node; a name that the driver does not have is a mistake.
+	if errors.Is(err, fs.ErrNotExist) && filepath.Base(o.Path) == "ublk-control" && makeCharNode(o.Path, "/sys/class/misc/ublk-control/dev") == nil {
 		f, err = os.OpenFile(o.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
 	}
 	if err != nil {
