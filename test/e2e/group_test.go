@@ -112,9 +112,9 @@ func TestGroupSnapshot(t *testing.T) {
 				t.Fatal(err)
 			}
 			write := "| dd bs=512 conv=sync,notrunc,fsync 2>/dev/null of="
-			run(t, pod, fmt.Sprintf(`(n=0; while :; do n=$((n+1)); echo $n %s%s && echo $n %s%s && echo $n > /tmp/n || break; done; echo failed > /tmp/failed) >/dev/null 2>&1 &`, write, c.files[0], write, c.files[1]))
+			run(t, pod, fmt.Sprintf(`(n=0; while :; do n=$((n+1)); echo $n %s%s && echo $n %s%s && echo $n > /tmp/m && mv /tmp/m /tmp/n || break; done; echo failed > /tmp/failed) >/dev/null 2>&1 &`, write, c.files[0], write, c.files[1]))
 			far := func() (n int) {
-				_, _ = fmt.Sscan(run(t, pod, "test ! -e /tmp/failed && cat /tmp/n"), &n)
+				_, _ = fmt.Sscan(run(t, pod, "test ! -e /tmp/failed && { cat /tmp/n 2>/dev/null || echo 0; }"), &n)
 				return n
 			}
 			eventually(t, time.Minute, "it counts", func(context.Context) error {
