@@ -14,6 +14,7 @@ import (
 
 	"github.com/csi-ublk/csi-ublk/test/vm/host"
 	"github.com/csi-ublk/csi-ublk/test/vm/image"
+	"github.com/csi-ublk/csi-ublk/test/vm/kube"
 	"github.com/csi-ublk/csi-ublk/test/vm/root"
 )
 
@@ -55,16 +56,25 @@ func nodeRoot(ctx context.Context, h *host.Host, p programs) (string, error) {
 
 // installOnNode lays the programs of a node into its tree.
 func (p programs) installOnNode(tree string) error {
+	if err := InstallRuntime(tree, p.containerd, p.cni); err != nil {
+		return err
+	}
 	return root.Install(tree, map[string]string{
-		"usr/local/bin/kubelet":                 p.kubernetes.Path("kubelet"),
-		"usr/local/bin/kube-proxy":              p.kubernetes.Path("kube-proxy"),
-		"usr/local/bin/containerd":              p.containerd.Path("containerd"),
-		"usr/local/bin/containerd-shim-runc-v2": p.containerd.Path("containerd-shim-runc-v2"),
-		"usr/local/bin/ctr":                     p.containerd.Path("ctr"),
-		"opt/cni/bin/bridge":                    p.cni.Path("bridge"),
-		"opt/cni/bin/host-local":                p.cni.Path("host-local"),
-		"opt/cni/bin/loopback":                  p.cni.Path("loopback"),
-		"opt/cni/bin/portmap":                   p.cni.Path("portmap"),
+		"usr/local/bin/kubelet":    p.kubernetes.Path("kubelet"),
+		"usr/local/bin/kube-proxy": p.kubernetes.Path("kube-proxy"),
+	})
+}
+
+// InstallRuntime lays what runs containers on a node, and connects them, into its tree.
+func InstallRuntime(tree string, containerd, cni kube.Built) error {
+	return root.Install(tree, map[string]string{
+		"usr/local/bin/containerd":              containerd.Path("containerd"),
+		"usr/local/bin/containerd-shim-runc-v2": containerd.Path("containerd-shim-runc-v2"),
+		"usr/local/bin/ctr":                     containerd.Path("ctr"),
+		"opt/cni/bin/bridge":                    cni.Path("bridge"),
+		"opt/cni/bin/host-local":                cni.Path("host-local"),
+		"opt/cni/bin/loopback":                  cni.Path("loopback"),
+		"opt/cni/bin/portmap":                   cni.Path("portmap"),
 	})
 }
 

@@ -32,18 +32,14 @@ func (p programs) layNode(ctx context.Context, h *host.Host, repo, work, node st
 	if _, err := host.Run(ctx, host.Command{Args: []string{"cp", "-a", "--reflink=auto", debian, node}}); err != nil {
 		return err
 	}
+	if err := cluster.InstallRuntime(node, p.containerd, p.cni); err != nil {
+		return err
+	}
 	err = root.Install(node, map[string]string{
-		"usr/bin/kubeadm":                       p.kubeadm.Path("kubeadm"),
-		"usr/bin/kubelet":                       p.kubernetes.Path("kubelet"),
-		"usr/bin/kubectl":                       p.kubernetes.Path("kubectl"),
-		"usr/local/bin/containerd":              p.containerd.Path("containerd"),
-		"usr/local/bin/containerd-shim-runc-v2": p.containerd.Path("containerd-shim-runc-v2"),
-		"usr/local/bin/ctr":                     p.containerd.Path("ctr"),
-		"opt/cni/bin/bridge":                    p.cni.Path("bridge"),
-		"opt/cni/bin/host-local":                p.cni.Path("host-local"),
-		"opt/cni/bin/loopback":                  p.cni.Path("loopback"),
-		"opt/cni/bin/portmap":                   p.cni.Path("portmap"),
-		"kind/bin/rig-node.sh":                  filepath.Join(work, "rig-node.sh"),
+		"usr/bin/kubeadm":      p.kubeadm.Path("kubeadm"),
+		"usr/bin/kubelet":      p.kubernetes.Path("kubelet"),
+		"usr/bin/kubectl":      p.kubernetes.Path("kubectl"),
+		"kind/bin/rig-node.sh": filepath.Join(work, "rig-node.sh"),
 
 		"etc/systemd/system/kubelet.service.d/20-rig.conf":    filepath.Join(work, "rig-kubelet.conf"),
 		"etc/systemd/system/containerd.service.d/20-rig.conf": filepath.Join(work, "rig-containerd.conf"),
