@@ -229,12 +229,23 @@ func TestServersOfOneKernelShareTheLimit(t *testing.T) {
 			})
 		}
 	}
+	// The kernel frees a device's number a moment after the device has left sysfs.
+	inTime := func(n *node, volume string) {
+		t.Helper()
+		if err := os.WriteFile(n.file(volume), make([]byte, 4<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.eventually("a number for "+volume, func() error {
+			_, err := n.client.Attach(n.ctx(), volume, client.AttachOptions{Path: n.file(volume)})
+			return err
+		})
+	}
 	used(0) // the probes' devices are gone
 	for i := range limit - 2 {
-		a.attach(fmt.Sprintf("v%d", i), 4<<20, client.AttachOptions{})
+		inTime(a, fmt.Sprintf("v%d", i))
 	}
-	b.attach("v0", 4<<20, client.AttachOptions{})
-	b.attach("v1", 4<<20, client.AttachOptions{})
+	inTime(b, "v0")
+	inTime(b, "v1")
 	used(limit)
 	for _, n := range []*node{a, b} {
 		if err := os.WriteFile(n.file("more"), make([]byte, 4<<20), 0o600); err != nil {
@@ -248,10 +259,6 @@ func TestServersOfOneKernelShareTheLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	used(limit - 1)
-	// The kernel frees a device's number a moment after the device has left sysfs.
-	b.eventually("the number to be free", func() error {
-		_, err := b.client.Attach(b.ctx(), "more", client.AttachOptions{Path: b.file("more")})
-		return err
-	})
+	inTime(b, "more")
 	used(limit)
 }
