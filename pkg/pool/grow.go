@@ -69,6 +69,7 @@ func (p *Pool) promiseGrowth(id string, sizeBytes int64) error {
 func (p *Pool) endGrowth(id string) {
 	p.mu.Lock()
 	delete(p.growing, id)
+	p.outdate(id)
 	p.mu.Unlock()
 	_, _ = p.Size(id)
 	p.changed()

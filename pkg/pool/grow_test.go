@@ -97,6 +97,31 @@ func TestGrowthIsNotPromisedTwice(t *testing.T) {
 	}
 }
 
+// A look that began before a growth, or before the end, counts for nothing after it.
+func TestALookThatAGrowthOvertakesIsRepeated(t *testing.T) {
+	p := newPool(t, nil)
+	if err := p.Create("v", mib); err != nil {
+		t.Fatal(err)
+	}
+	l := p.beginLook("v")
+	if err := p.Grow("v", 9*mib); err != nil {
+		t.Fatal(err)
+	}
+	if p.endLook("v", l, func() { p.setSize("v", mib) }) || usage(t, p).PromisedBytes != 9*mib {
+		t.Errorf("a size from before the growth counts after it: promised %d", usage(t, p).PromisedBytes)
+	}
+	l = p.beginLook("v")
+	if err := p.Delete("v"); err != nil {
+		t.Fatal(err)
+	}
+	if p.endLook("v", l, func() { p.setSize("v", 9*mib) }) || usage(t, p).PromisedBytes != 0 {
+		t.Errorf("a size from before the end counts after it: promised %d", usage(t, p).PromisedBytes)
+	}
+	if len(p.looks) != 0 {
+		t.Errorf("looks are kept: %v", p.looks)
+	}
+}
+
 // A look at the file before it has its new size does not take back what was promised.
 func TestGrowthCountsBeforeTheFileHasIt(t *testing.T) {
 	p := newPool(t, nil)

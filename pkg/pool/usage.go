@@ -98,6 +98,7 @@ func (p *Pool) reserveIn(fs space, id string, sizeBytes int64) (gone []string, e
 	}
 	p.sizes[id] = sizeBytes
 	p.promised += sizeBytes
+	p.outdate(id)
 	return gone, nil
 }
 
@@ -130,6 +131,7 @@ func (p *Pool) unpromise(id string) {
 	p.unmark(id)
 	p.promised -= p.sizes[id]
 	delete(p.sizes, id)
+	p.outdate(id)
 }
 
 // Measure looks anew at what others keep on the file system of a path pool, which

@@ -157,17 +157,21 @@ func (p *Pool) syncVolume(id string) error {
 // the index. The error matches fs.ErrNotExist when there is no file, in which case
 // the volume also stops to count.
 func (p *Pool) Size(id string) (int64, error) {
-	st, err := p.stat(id)
-	if errors.Is(err, fs.ErrNotExist) {
-		p.release(id)
+	for {
+		l := p.beginLook(id)
+		st, err := p.stat(id)
+		current := p.endLook(id, l, func() {
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				p.unpromise(id)
+			case err == nil:
+				p.setSize(id, st.Size) // also takes in a file that somebody put there
+			}
+		})
+		if current {
+			return st.Size, err
+		}
 	}
-	if err != nil {
-		return 0, err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.setSize(id, st.Size) // also takes in a file that somebody put there
-	return st.Size, nil
 }
 
 // AllocatedBytes is the space that a volume's file takes in the pool.
