@@ -60,7 +60,7 @@ func (l *loopPods) up(ctx context.Context, i int, fsType string) error {
 		return err
 	}
 	l.devices[i] = device
-	if err := l.formats.Format(ctx, volumeID("v", i), device, fsType); err != nil {
+	if err := l.formats.Format(ctx, "loop", volumeID("v", i), device, fsType); err != nil {
 		return err
 	}
 	staging, target, err := podPaths(l.dir, i)

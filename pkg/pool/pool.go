@@ -35,7 +35,7 @@ type Pool struct {
 	sizes          map[string]int64 // volume id → full size, those being created included
 	growing        map[string]int64 // volume id → the size that it is being given
 	looks          map[string]map[*look]struct{}
-	promised       int64            // sum of sizes
+	promised       int64 // sum of sizes
 	ephemeral      map[string]Ephemeral
 	ephemeralBytes int64 // sum of their sizes
 	cuts           map[string]Snapshot

@@ -134,26 +134,27 @@ func (s *Server) attach(ctx context.Context, spec attachSpec) (*serverv1.Device,
 // kernel lets go of the device at once, otherwise in the background.
 func (s *Server) makeDevice(ctx context.Context, v *volume, spec attachSpec) (err error) {
 	phase := s.metrics.phases(opAttach)
-	if err := s.attaching.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("wait for a turn: %w: %w", errUnavailable, err)
-	}
-	defer s.attaching.Release(1)
-	// A dead worker may have left writes behind, to this file too if it was
-	// attached before.
-	if err := s.awaitFences(ctx); err != nil {
-		return fmt.Errorf("wait for the file I/O of a dead worker: %w: %w", errUnavailable, err)
-	}
-	gen, err := s.workers.active(ctx)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
-	}
-	phase("queue")
-
 	b, err := s.backings.open(s.poolsDir, spec.path, spec.readOnly)
 	if err != nil {
 		return err
 	}
 	phase("open")
+
+	lane := s.lanes.of(b.device)
+	if err := lane.attaching.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for a turn: %w: %w", errUnavailable, err)
+	}
+	defer lane.attaching.Release(1)
+	// A dead worker may have left writes behind, to this file too if it was
+	// attached before.
+	if err := s.awaitFences(ctx, b.device); err != nil {
+		return fmt.Errorf("wait for the file I/O of a dead worker: %w: %w", errUnavailable, err)
+	}
+	gen, err := s.workers.active(ctx, b.device)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	phase("queue")
 
 	slot, ok := s.table.takeSlot()
 	if !ok {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,14 +23,35 @@ import (
 // not enough: exit does not wait for I/O that is with the disk.
 //
 // It has a name so that the next server finds it: a server that is killed takes
-// its workers with it, and their last writes may still be under way then.
+// its workers with it, and their last writes may still be under way then. The name
+// says, too, whose files the writes are to.
 type fence struct {
 	worker string
 	path   string
 	read   *os.File
+	// fileSystem is the one that the worker serves, as st_dev; 0 if it is not known.
+	fileSystem uint64
 }
 
 const fenceSuffix = ".fifo"
+
+// A worker's name ends with the file system that it serves, once it serves one.
+const fileSystemMark = "@"
+
+func servingName(worker string, fileSystem uint64) string {
+	return worker + fileSystemMark + strconv.FormatUint(fileSystem, 10)
+}
+
+// servedBy is the file system in a worker's name; 0 if there is none, as in those of
+// standbys, and of servers that did not tell file systems apart.
+func servedBy(worker string) uint64 {
+	_, number, _ := strings.Cut(worker, fileSystemMark)
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
 
 // makeFence makes the fence of a worker that is about to be started. The read
 // end is open from here on, or the worker could not open the write end.
@@ -60,7 +82,19 @@ func openFence(path string) (*fence, error) {
 		r.Close()
 		return nil, fmt.Errorf("open fence of worker %s: %w", worker, err)
 	}
-	return &fence{worker: worker, path: path, read: r}, nil
+	return &fence{worker: worker, path: path, read: r, fileSystem: servedBy(worker)}, nil
+}
+
+// assign notes, for this server and the next, that the worker is about to serve a
+// file system.
+func (f *fence) assign(fileSystem uint64) error {
+	worker := servingName(f.worker, fileSystem)
+	path := filepath.Join(filepath.Dir(f.path), worker+fenceSuffix)
+	if err := os.Rename(f.path, path); err != nil {
+		return fmt.Errorf("rename fence of worker %s: %w", f.worker, err)
+	}
+	f.worker, f.path, f.fileSystem = worker, path, fileSystem
+	return nil
 }
 
 // openFences opens the fences that former servers left behind.

@@ -96,6 +96,73 @@ func TestAFenceOutlivesItsServer(t *testing.T) {
 	}
 }
 
+// A disk that hangs holds up the volumes of its own pool, and no others: those are
+// attached, served and recovered as if it were not there.
+func TestADiskThatHangsHoldsUpItsOwnPoolOnly(t *testing.T) {
+	s, disk, user := slowVolume(t, true)
+	elsewhere := filepath.Join(s.poolsDir, "q")
+	if err := os.Mkdir(elsewhere, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	attach := func(id string) *os.File {
+		t.Helper()
+		path := filepath.Join(elsewhere, id)
+		if err := os.WriteFile(path, make([]byte, volumeBytes), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		d, err := s.attach(ctx, attachSpec{volume: id, path: path, queues: 1, depth: 16})
+		if err != nil {
+			t.Fatalf("attach of a volume on a disk that is well: %v", err)
+		}
+		f, err := os.OpenFile(d.Path, os.O_RDWR|unix.O_DIRECT, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			f.Close()
+			if err := s.detach(context.Background(), id); err != nil {
+				t.Error(err)
+			}
+		})
+		return f
+	}
+	well := attach("before")
+	disk.keep(block('A')[:512])
+	written := make(chan error, 1)
+	go func() { written <- write(user, block('A')) }()
+	wait(t, "the write to reach the disk", disk.kept)
+	kill(t, s, "v")
+	if err := write(well, block('B')); err != nil {
+		t.Errorf("write to a disk that is well: %v", err)
+	}
+	attach("after")
+	kill(t, s, "before")
+	waitFor(t, "the volumes on the disk that is well to be recovered", func() bool {
+		a, _ := s.table.get("before")
+		b, _ := s.table.get("after")
+		return a.State == serverv1.Device_LIVE && b.State == serverv1.Device_LIVE && !servedFrom(s, "before").isLost()
+	})
+	if err := write(well, block('C')); err != nil {
+		t.Errorf("write after the recovery: %v", err)
+	}
+	if d, _ := s.table.get("v"); d.State != serverv1.Device_RECOVERING {
+		t.Errorf("with its write under way the volume on the disk that hangs is %s", d.State)
+	}
+	close(disk.release)
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+	waitFor(t, "the volume of the disk that hung to be live", func() bool { d, _ := s.table.get("v"); return d.State == serverv1.Device_LIVE })
+}
+
+func servedFrom(s *Server, volume string) *generation {
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	return s.table.volumes[volume].worker
+}
+
 // slowVolume is a live volume on a slow disk; its blocks are all written, so
 // that a write to it is one write of the disk.
 func slowVolume(t *testing.T, fenced bool) (*Server, *slowDisk, *os.File) {
@@ -104,7 +171,7 @@ func slowVolume(t *testing.T, fenced bool) (*Server, *slowDisk, *os.File) {
 	command(t, "mkfs.xfs", "-q", "-K", disk.path)
 	s := startServer(t, func(s *Server) {
 		if !fenced {
-			s.awaitFences = func(context.Context) error { return nil }
+			s.awaitFences = func(context.Context, uint64) error { return nil }
 		}
 	})
 	pool := filepath.Join(s.poolsDir, "p")
@@ -149,10 +216,7 @@ func unmountPool(t *testing.T, pool string) {
 
 func kill(t *testing.T, s *Server, volume string) {
 	t.Helper()
-	s.table.mu.Lock()
-	pid := s.table.volumes[volume].worker.proc.Pid()
-	s.table.mu.Unlock()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(servedFrom(s, volume).proc.Pid(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -90,6 +90,52 @@ func TestTheNextServerFindsTheFenceUp(t *testing.T) {
 	found[0].close()
 }
 
+func TestAFenceKeepsTheFileSystemInItsName(t *testing.T) {
+	dir := t.TempDir()
+	f, err := makeFence(dir, "w-1")
+	if err != nil || f.fileSystem != 0 {
+		t.Fatalf("a new fence is of file system %d (%v), want none", f.fileSystem, err)
+	}
+	w := openWriter(t, f.path)
+	defer w.Close()
+	const device = 1<<40 + 66306
+	if err := f.assign(device); err != nil {
+		t.Fatal(err)
+	}
+	found, err := openFences(dir)
+	if err != nil || len(found) != 1 || found[0].fileSystem != device || found[0].worker != f.worker {
+		t.Fatalf("the next server finds %+v (%v), want one fence of file system %d, worker %s", found, err, device, f.worker)
+	}
+	if err := found[0].wait(shortly(t)); err == nil {
+		t.Error("the fence is down while its writer lives")
+	}
+	found[0].close()
+	if err := f.remove(); err != nil {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 0 {
+		t.Errorf("pipes are left: %v", left)
+	}
+}
+
+func TestAFenceOfUnknownFilesHoldsUpAll(t *testing.T) {
+	s := newFenceSet(slog.New(slog.NewTextHandler(io.Discard, nil)), newMetrics())
+	defer s.close()
+	f, err := makeFence(t.TempDir(), "w-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := openWriter(t, f.path)
+	s.add(f)
+	if err := s.wait(shortly(t), 66306); err == nil {
+		t.Error("a volume went on while it was not known whose files a dead worker writes to")
+	}
+	w.Close()
+	if err := s.wait(t.Context(), 66306); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAFileThatIsNoPipeIsNoFence(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "w-1.fifo"), nil, 0o600); err != nil {
@@ -104,11 +150,12 @@ func TestTheSetWaitsForEveryFence(t *testing.T) {
 	dir := t.TempDir()
 	s := newFenceSet(slog.New(slog.NewTextHandler(io.Discard, nil)), newMetrics())
 	defer s.close()
-	if err := s.wait(shortly(t)); err != nil {
+	const pool, other = 66306, 66307
+	if err := s.wait(shortly(t), pool); err != nil {
 		t.Fatalf("an empty set: %v", err)
 	}
 	writers := make([]*os.File, 2)
-	for i, name := range []string{"w-1", "w-2"} {
+	for i, name := range []string{servingName("w-1", pool), servingName("w-2", pool)} {
 		f, err := makeFence(dir, name)
 		if err != nil {
 			t.Fatal(err)
@@ -117,12 +164,15 @@ func TestTheSetWaitsForEveryFence(t *testing.T) {
 		s.add(f)
 	}
 	for _, w := range writers {
-		if err := s.wait(shortly(t)); err == nil {
+		if err := s.wait(shortly(t), pool); err == nil {
 			t.Fatal("the set was done while a fence was up")
+		}
+		if err := s.wait(shortly(t), other); err != nil {
+			t.Errorf("a fence of one file system holds up another: %v", err)
 		}
 		w.Close()
 	}
-	if err := s.wait(t.Context()); err != nil {
+	if err := s.wait(t.Context(), pool); err != nil {
 		t.Error(err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 0 {

@@ -8,9 +8,9 @@ import (
 )
 
 // A fenceSet holds the fences of dead workers whose file I/O may not be over.
-// While there is one, no device is started or recovered: which files a worker
-// left writes behind for is not known, and one rule for all is the one that is
-// surely kept.
+// While there is one, no device is started or recovered whose file is in the file
+// system that the worker served: which of its files have writes under way is not
+// known.
 type fenceSet struct {
 	log     *slog.Logger
 	metrics *metrics
@@ -70,13 +70,12 @@ func (s *fenceSet) add(f *fence) {
 	}()
 }
 
-// wait returns nil when no fence is up.
-func (s *fenceSet) wait(ctx context.Context) error {
+// wait returns nil when no fence of the file system is up, and none of which it is not
+// known what it is of.
+func (s *fenceSet) wait(ctx context.Context, fileSystem uint64) error {
 	for {
-		s.mu.Lock()
-		n, changed := len(s.pending), s.changed
-		s.mu.Unlock()
-		if n == 0 {
+		up, changed := s.up(fileSystem)
+		if !up {
 			return nil
 		}
 		select {
@@ -85,6 +84,17 @@ func (s *fenceSet) wait(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+func (s *fenceSet) up(fileSystem uint64) (up bool, changed <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for f := range s.pending {
+		if f.fileSystem == fileSystem || f.fileSystem == 0 {
+			return true, s.changed
+		}
+	}
+	return false, s.changed
 }
 
 // close stops waiting. Fences that are up keep their pipes for the next server.

@@ -36,7 +36,8 @@ type entry struct {
 	ReadOnly   bool   `json:"readOnly,omitempty"`
 	SizeBytes  int64  `json:"sizeBytes"`
 	Owner      string `json:"owner"`
-	// Worker names the process that serves the device, and its fence.
+	// Worker names the process that serves the device, its fence, and the file system
+	// of the file (servedBy).
 	Worker string `json:"worker,omitempty"`
 	// Failure says why the volume answers EIO to everything, if it does.
 	Failure string      `json:"failure,omitempty"`

@@ -52,7 +52,7 @@ func newMetrics() *metrics {
 		recovery:       prometheus.NewHistogram(histogram("recovery_seconds", "From the loss of a worker until a volume is served again.")),
 		fenceWait:      prometheus.NewHistogram(histogram("fence_wait_seconds", "How long a dead worker's file I/O went on.")),
 		cutHeld:        prometheus.NewHistogram(histogram("cut_held_seconds", "How long requests of the volumes of one cut were held back.")),
-		fences:         gauge("fences", "Dead workers whose file I/O is not over; nothing is recovered meanwhile."),
+		fences:         gauge("fences", "Dead workers whose file I/O is not over; no volume of the same file system is served anew meanwhile."),
 		wedged:         gauge("wedged", "1 if a control command was not answered in time: no volume is attached until one is."),
 		leftovers:      gauge("leftover_devices", "Devices of this server that belong to no volume and are being deleted."),
 		workerRestarts: counter("worker_restarts_total", "Worker processes that ended unasked."),

@@ -53,7 +53,7 @@ func (s *Server) recoverLost() {
 func (s *Server) startRecovery(r *recovery) {
 	s.background.Add(1)
 	// The order of the turns is that of the calls.
-	turn := s.recovering.take()
+	turn := s.lanes.of(servedBy(r.volume.entry.Worker)).recovering.take()
 	go func() {
 		defer s.background.Done()
 		s.recoverVolume(r, turn)
@@ -119,7 +119,7 @@ func (s *Server) recoverOnce(ctx context.Context, r *recovery) error {
 			return err
 		}
 	}
-	if err := s.waitFences(ctx, v); err != nil {
+	if err := s.waitFences(ctx, v, r.armed.fence.fileSystem); err != nil {
 		return err
 	}
 	// From here on this worker may write: it is the one to wait for should it
@@ -135,7 +135,7 @@ func (s *Server) recoverOnce(ctx context.Context, r *recovery) error {
 	})
 	e := v.entry
 	if err := s.journal.update(&e); err != nil {
-		// Only the worker's name is old: every fence is waited for anyhow.
+		// Only the worker's name is old, and all workers of the file system are alike.
 		s.log.Error("recovery not journaled", "volume", e.Volume, "error", err)
 	}
 	return nil
@@ -148,16 +148,16 @@ func (s *Server) arm(ctx context.Context, r *recovery) error {
 	if err := s.waitQuiesced(ctx, id); err != nil {
 		return err
 	}
-	gen, err := s.workers.active(ctx)
-	if err != nil {
-		return err
-	}
 	b, err := s.backings.open(s.poolsDir, v.entry.Path, v.entry.ReadOnly)
 	if err != nil {
 		return err
 	}
 	if b.inode != v.entry.Inode {
 		return fmt.Errorf("%s is another file than the one that was attached", b.path)
+	}
+	gen, err := s.workers.active(ctx, b.device)
+	if err != nil {
+		return err
 	}
 	if err := s.startKernelRecovery(ctx, id); err != nil {
 		return err
@@ -169,14 +169,14 @@ func (s *Server) arm(ctx context.Context, r *recovery) error {
 	return nil
 }
 
-// waitFences returns nil once no dead worker can write to a file any more.
+// waitFences returns nil once no dead worker can write to the volume's file any more.
 //
 // Without this wait, acknowledged data is lost: a write that was under way to
 // the file when its worker died is done again by the new worker, and so is
 // whatever overwrites it later; and then the first write arrives.
-func (s *Server) waitFences(ctx context.Context, v *volume) error {
+func (s *Server) waitFences(ctx context.Context, v *volume, fileSystem uint64) error {
 	s.table.update(func() { v.message = "waiting for the file I/O of a dead worker" })
-	return s.awaitFences(ctx)
+	return s.awaitFences(ctx, fileSystem)
 }
 
 // quiesceLimit bounds one wait for the kernel to notice that a worker is gone,

@@ -64,12 +64,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Parallelism. Control commands are bounded by the control ring as well.
-const (
-	attachesAtOnce   = 64
-	recoveriesAtOnce = 32
-	deletesAtOnce    = 16 // blocking DEL_DEVs, where there is no asynchronous one
-)
+// deletesAtOnce bounds blocking DEL_DEVs, where there is no asynchronous one.
+const deletesAtOnce = 16
 
 // A Server is one run of the device server.
 type Server struct {
@@ -90,12 +86,11 @@ type Server struct {
 	adopted  atomic.Bool
 	// awaitFences is fenceSet.wait; only the test that shows what happens
 	// without it replaces it.
-	awaitFences func(context.Context) error
+	awaitFences func(ctx context.Context, fileSystem uint64) error
 	cutSteps    cutSteps
 
-	attaching  *semaphore.Weighted
-	deleting   *semaphore.Weighted
-	recovering *turns
+	lanes    lanes
+	deleting *semaphore.Weighted
 
 	// stopping is done when the server ends; background are the operations,
 	// recoveries and releases that end upon it.
@@ -132,11 +127,9 @@ func open(o Options, dir string) (_ *Server, err error) {
 	s := &Server{
 		options: o, log: o.Logger, metrics: newMetrics(),
 		poolsDir: filepath.Join(o.StateDir, "pools"), fenceDir: filepath.Join(dir, "fence"),
-		users:      newUsers("/proc"),
-		attaching:  semaphore.NewWeighted(attachesAtOnce),
-		deleting:   semaphore.NewWeighted(deletesAtOnce),
-		recovering: newTurns(recoveriesAtOnce),
-		cutSteps:   realCut,
+		users:    newUsers("/proc"),
+		deleting: semaphore.NewWeighted(deletesAtOnce),
+		cutSteps: realCut,
 	}
 	if s.bootID, err = readBootID(); err != nil {
 		return nil, err

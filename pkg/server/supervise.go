@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,8 +27,10 @@ type generation struct {
 
 func (g *generation) isLost() bool { return g.lost.Load() }
 
-// A supervisor keeps one worker active and one ready to take over, and the
-// fences of those that are gone.
+// A supervisor keeps a worker for each file system that has volumes, a standby for
+// whichever needs one next, and the fences of those that are gone. A disk that is
+// slow or hangs takes its own worker's buffers and threads, and its own volumes
+// wait for it when that worker dies.
 type supervisor struct {
 	log      *slog.Logger
 	fenceDir string
@@ -36,9 +40,10 @@ type supervisor struct {
 	metrics  *metrics
 
 	mu      sync.Mutex
-	ready   []*generation // the first is active
-	changed chan struct{} // closed and replaced when ready changes
-	short   int           // workers in a row that ended at once
+	serving map[uint64]*generation // by file system
+	standby *generation            // greeted, and told of no file yet; nil: on its way
+	changed chan struct{}          // closed and replaced when either changes
+	short   int                    // workers in a row that ended at once
 	running sync.WaitGroup
 }
 
@@ -67,19 +72,19 @@ func pause(short int) time.Duration {
 func newSupervisor(log *slog.Logger, fenceDir string, o worker.ProcessOptions, m *metrics, onLost func(*generation)) *supervisor {
 	return &supervisor{
 		log: log, fenceDir: fenceDir, options: o, fences: newFenceSet(log, m), metrics: m, onLost: onLost,
-		changed: make(chan struct{}),
+		serving: make(map[uint64]*generation), changed: make(chan struct{}),
 	}
 }
 
-// run keeps two workers ready until ctx is done. Then it ends both, and waits.
+// run keeps a standby until ctx is done. Then it ends all, and waits.
 func (s *supervisor) run(ctx context.Context) {
 	defer s.running.Wait()
 	defer s.shutdown()
 	for ctx.Err() == nil {
 		s.mu.Lock()
-		n, changed, short := len(s.ready), s.changed, s.short
+		standby, changed, short := s.standby, s.changed, s.short
 		s.mu.Unlock()
-		if n >= 2 {
+		if standby != nil {
 			select {
 			case <-changed:
 			case <-ctx.Done():
@@ -145,7 +150,12 @@ func (s *supervisor) spawn(ctx context.Context) (*generation, error) {
 func (s *supervisor) add(g *generation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ready = append(s.ready, g)
+	s.standby = g
+	s.signal()
+}
+
+// signal runs with the mutex held.
+func (s *supervisor) signal() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -156,23 +166,32 @@ func (s *supervisor) watch(ctx context.Context, g *generation) {
 	go func() {
 		defer s.running.Done()
 		<-g.proc.Lost()
+		// From here on nothing is assigned to it.
+		s.mu.Lock()
+		if s.standby == g {
+			s.standby = nil
+		}
+		s.mu.Unlock()
 		// First the fence, then the rest: whoever sees the worker as lost must
 		// find its fence among those to wait for.
-		if ctx.Err() == nil {
-			s.fences.add(g.fence)
-		} else {
+		switch {
+		case ctx.Err() != nil:
 			g.fence.close() // the next server waits for it
+		case g.fence.fileSystem == 0:
+			// It was never told to open a file.
+			if err := g.fence.remove(); err != nil {
+				s.log.Error("fence not removed", "worker", g.name, "error", err)
+			}
+		default:
+			s.fences.add(g.fence)
 		}
 		g.lost.Store(true)
 		s.lived(time.Since(g.started))
 		s.mu.Lock()
-		for i, r := range s.ready {
-			if r == g {
-				s.ready = append(s.ready[:i:i], s.ready[i+1:]...)
-			}
+		if s.serving[g.fence.fileSystem] == g {
+			delete(s.serving, g.fence.fileSystem)
 		}
-		close(s.changed)
-		s.changed = make(chan struct{})
+		s.signal()
 		s.mu.Unlock()
 		if ctx.Err() == nil {
 			s.metrics.workerRestarts.Inc()
@@ -183,19 +202,13 @@ func (s *supervisor) watch(ctx context.Context, g *generation) {
 	}()
 }
 
-// active returns the worker that serves devices, waiting for one if there is
-// none.
-func (s *supervisor) active(ctx context.Context) (*generation, error) {
+// active returns the worker that serves a file system's volumes. If there is none
+// the standby becomes it; the call waits for that one if need be.
+func (s *supervisor) active(ctx context.Context, fileSystem uint64) (*generation, error) {
 	for {
-		s.mu.Lock()
-		changed := s.changed
-		var g *generation
-		if len(s.ready) > 0 {
-			g = s.ready[0]
-		}
-		s.mu.Unlock()
-		if g != nil {
-			return g, nil
+		g, changed, err := s.take(fileSystem)
+		if g != nil || err != nil {
+			return g, err
 		}
 		select {
 		case <-changed:
@@ -205,12 +218,34 @@ func (s *supervisor) active(ctx context.Context) (*generation, error) {
 	}
 }
 
+// take returns nil if the file system has no worker and there is no standby, and
+// what is closed when that changes.
+func (s *supervisor) take(fileSystem uint64) (*generation, <-chan struct{}, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.serving[fileSystem]; g != nil || s.standby == nil {
+		return g, s.changed, nil
+	}
+	g := s.standby
+	// Before it can touch a file: a server that comes after must know whose.
+	if err := g.fence.assign(fileSystem); err != nil {
+		return nil, nil, err
+	}
+	g.name = g.fence.worker
+	s.standby, s.serving[fileSystem] = nil, g
+	s.signal()
+	return g, nil, nil
+}
+
 // shutdown ends all workers: they end by themselves when their socket closes.
 func (s *supervisor) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	s.mu.Lock()
-	list := s.ready
+	list := slices.Collect(maps.Values(s.serving))
+	if s.standby != nil {
+		list = append(list, s.standby)
+	}
 	s.mu.Unlock()
 	for _, g := range list {
 		if err := g.proc.Shutdown(ctx); err != nil {

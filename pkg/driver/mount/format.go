@@ -27,21 +27,36 @@ type Options struct {
 	// IntentDir is where a mkfs that has begun and not ended leaves its mark; it
 	// is made when needed. Best on a tmpfs.
 	IntentDir string
-	// Concurrent is how many mkfs run at a time, and how many fsck beside them; 0
-	// means as many as the process has CPUs, and at least 2.
+	// Concurrent is how many mkfs run at a time in each pool, and how many fsck beside
+	// them; 0 means as many as the process has CPUs, and at least 2.
 	Concurrent int
 }
 
 // Formatter makes and checks file systems.
 type Formatter struct {
-	intents string
-	bootID  string
-	slots   *semaphore.Weighted
-	// checks are slots of their own: a slow repair must not hold up new volumes.
-	checks *semaphore.Weighted
+	intents    string
+	bootID     string
+	concurrent int
 
 	mu       sync.Mutex
+	slots    map[string]*slots // by pool
 	versions map[string]string // of mkfs, by file system
+}
+
+// slots are a pool's own: the volumes of a slow disk must not hold up those of a fast
+// one. So have checks theirs: a slow repair must not hold up new volumes.
+type slots struct{ mkfs, checks *semaphore.Weighted }
+
+func (f *Formatter) slotsOf(pool string) *slots {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.slots[pool]
+	if s == nil {
+		n := int64(f.concurrent)
+		s = &slots{semaphore.NewWeighted(n), semaphore.NewWeighted(n)}
+		f.slots[pool] = s
+	}
+	return s
 }
 
 // NewFormatter returns a Formatter.
@@ -54,9 +69,8 @@ func NewFormatter(o Options) (*Formatter, error) {
 		return nil, err
 	}
 	return &Formatter{
-		intents: o.IntentDir, bootID: id,
-		slots:    semaphore.NewWeighted(int64(o.Concurrent)),
-		checks:   semaphore.NewWeighted(int64(o.Concurrent)),
+		intents: o.IntentDir, bootID: id, concurrent: o.Concurrent,
+		slots:    make(map[string]*slots),
 		versions: make(map[string]string),
 	}, nil
 }
@@ -105,16 +119,17 @@ func (f *Formatter) NeedsFormat(ctx context.Context, volume, device, fsType stri
 }
 
 // Format makes a file system on a device that NeedsFormat said yes about. It waits
-// for a slot first. When it is cut short, the next NeedsFormat says yes again.
-func (f *Formatter) Format(ctx context.Context, volume, device, fsType string) error {
+// for a slot of the pool first. When it is cut short, the next NeedsFormat says yes again.
+func (f *Formatter) Format(ctx context.Context, pool, volume, device, fsType string) error {
 	name, args, err := mkfs(fsType)
 	if err != nil {
 		return err
 	}
-	if err := f.slots.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("wait for one of the mkfs slots: %w", err)
+	turn := f.slotsOf(pool).mkfs
+	if err := turn.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for one of the mkfs slots of pool %s: %w", pool, err)
 	}
-	defer f.slots.Release(1)
+	defer turn.Release(1)
 	if err := f.begin(volume); err != nil {
 		return fmt.Errorf("note that mkfs begins: %w", err)
 	}
@@ -144,15 +159,17 @@ func mkfs(fsType string) (name string, args []string, err error) {
 }
 
 // Check repairs what an unclean end has left in a file system that is not mounted.
-// XFS and Btrfs need nothing: mounting replays their logs. It waits for a slot first.
-func (f *Formatter) Check(ctx context.Context, device, fsType string) error {
+// XFS and Btrfs need nothing: mounting replays their logs. It waits for a slot of the
+// pool first.
+func (f *Formatter) Check(ctx context.Context, pool, device, fsType string) error {
 	if fsType != "ext4" {
 		return nil
 	}
-	if err := f.checks.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("wait for one of the fsck slots: %w", err)
+	turn := f.slotsOf(pool).checks
+	if err := turn.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for one of the fsck slots of pool %s: %w", pool, err)
 	}
-	defer f.checks.Release(1)
+	defer turn.Release(1)
 	err := command.Run(ctx, "fsck.ext4", "-p", device)
 	var exit *exec.ExitError
 	// 1: repaired; 2: repaired, and a root file system would need a reboot.

@@ -42,11 +42,11 @@ func TestFormat(t *testing.T) {
 		}
 	}
 	needs("ext4", true)
-	if err := f.Format(ctx, "v", device, "ext4"); err != nil {
+	if err := f.Format(ctx, "p", "v", device, "ext4"); err != nil {
 		t.Fatal(err)
 	}
 	needs("ext4", false)
-	if err := f.Check(ctx, device, "ext4"); err != nil {
+	if err := f.Check(ctx, "p", device, "ext4"); err != nil {
 		t.Errorf("Check of a new file system: %v", err)
 	}
 	var content *ContentError
@@ -59,7 +59,7 @@ func TestFormatThatFailsIsRepeated(t *testing.T) {
 	ctx := context.Background()
 	f := newFormatter(t)
 	device := image(t, 8<<10) // nothing fits into 8 KiB
-	err := f.Format(ctx, "v", device, "ext4")
+	err := f.Format(ctx, "p", "v", device, "ext4")
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || !strings.Contains(err.Error(), "mkfs.ext4") {
 		t.Fatalf("mkfs on 8 KiB: %v", err)
@@ -96,18 +96,21 @@ func TestFormatWaitsForItsSlot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !f.slots.TryAcquire(1) {
+	if !f.slotsOf("p").mkfs.TryAcquire(1) {
 		t.Fatal("no slot")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := f.Format(ctx, "v", image(t, 1<<20), "ext4"); !errors.Is(err, context.Canceled) {
+	if err := f.Format(ctx, "p", "v", image(t, 1<<20), "ext4"); !errors.Is(err, context.Canceled) {
 		t.Errorf("Format without a slot: %v", err)
+	}
+	if err := f.Format(context.Background(), "another", "v", image(t, 64<<20), "ext4"); err != nil {
+		t.Errorf("Format in another pool: %v", err)
 	}
 }
 
 func TestUnknownFileSystem(t *testing.T) {
-	if err := newFormatter(t).Format(context.Background(), "v", image(t, 1<<20), "zfs"); !errors.Is(err, errors.ErrUnsupported) {
+	if err := newFormatter(t).Format(context.Background(), "p", "v", image(t, 1<<20), "zfs"); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -136,17 +139,17 @@ func TestFsckWaitsForSlotsOfItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !f.checks.TryAcquire(1) {
+	if !f.slotsOf("p").checks.TryAcquire(1) {
 		t.Fatal("no slot")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	device := image(t, 64<<20)
-	if err := f.Format(ctx, "v", device, "ext4"); err != nil {
+	if err := f.Format(ctx, "p", "v", device, "ext4"); err != nil {
 		t.Errorf("mkfs while a fsck runs: %v", err)
 	}
 	cancel()
-	if err := f.Check(ctx, device, "ext4"); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "fsck slots") {
+	if err := f.Check(ctx, "p", device, "ext4"); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "fsck slots") {
 		t.Errorf("fsck without a slot: %v", err)
 	}
 }
@@ -154,16 +157,16 @@ func TestFsckWaitsForSlotsOfItsOwn(t *testing.T) {
 // What a template must not depend on, and what makes it another one.
 func TestTemplateRecipe(t *testing.T) {
 	f := newFormatter(t)
-	a, err := f.Template(context.Background(), "ext4")
+	a, err := f.Template(context.Background(), "p", "ext4")
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.versions["ext4"] = "another version"
-	b, err := f.Template(context.Background(), "ext4")
+	b, err := f.Template(context.Background(), "p", "ext4")
 	if err != nil || a.Recipe == b.Recipe || !strings.Contains(a.Recipe, "mke2fs") {
 		t.Errorf("recipes %q and %q, %v", a.Recipe, b.Recipe, err)
 	}
-	if _, err := f.Template(context.Background(), "btrfs"); !errors.Is(err, errors.ErrUnsupported) {
+	if _, err := f.Template(context.Background(), "p", "btrfs"); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("a template of a file system that is not made: %v", err)
 	}
 	file := image(t, 256<<20)
@@ -174,7 +177,7 @@ func TestTemplateRecipe(t *testing.T) {
 	if err != nil || strings.Count(string(out), "ITABLE_ZEROED") != 2 || !strings.Contains(string(out), "metadata_csum_seed") {
 		t.Errorf("two groups whose inode tables the kernel need not zero are wanted: %v\n%s", err, out)
 	}
-	if !f.slots.TryAcquire(int64(max(2, runtime.GOMAXPROCS(0)))) {
+	if !f.slotsOf("p").mkfs.TryAcquire(int64(max(2, runtime.GOMAXPROCS(0)))) {
 		t.Fatal("no slots")
 	}
 	ctx, cancel := context.WithCancel(context.Background())

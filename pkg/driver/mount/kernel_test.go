@@ -150,7 +150,7 @@ func TestClonesAreFileSystems(t *testing.T) {
 	for fsType := range templateArgs {
 		t.Run(fsType, func(t *testing.T) {
 			p := newPool(t)
-			template, err := newFormatter(t).Template(t.Context(), fsType)
+			template, err := newFormatter(t).Template(t.Context(), "p", fsType)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -259,10 +259,10 @@ func BenchmarkNewFileSystem(b *testing.B) {
 			})
 		}
 		run("mkfs", func(p *pool.Pool, id string) error {
-			return formats.Format(context.Background(), id, p.VolumePath(id), fsType)
+			return formats.Format(context.Background(), "p", id, p.VolumePath(id), fsType)
 		})
 		run("clone", func(p *pool.Pool, id string) error {
-			template, err := formats.Template(context.Background(), fsType)
+			template, err := formats.Template(context.Background(), "p", fsType)
 			if err != nil {
 				return err
 			}

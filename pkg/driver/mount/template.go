@@ -31,10 +31,10 @@ func HasTemplate(fsType string) bool {
 	return ok
 }
 
-// Template returns the template that volumes with a file system are cloned from.
-// Making it takes a mkfs slot. The error matches errors.ErrUnsupported if there is
+// Template returns the template that volumes of a pool with a file system are cloned
+// from. Making it takes a mkfs slot. The error matches errors.ErrUnsupported if there is
 // none for fsType.
-func (f *Formatter) Template(ctx context.Context, fsType string) (pool.Template, error) {
+func (f *Formatter) Template(ctx context.Context, poolName, fsType string) (pool.Template, error) {
 	name, args, err := mkfs(fsType)
 	if err != nil {
 		return pool.Template{}, err
@@ -52,10 +52,11 @@ func (f *Formatter) Template(ctx context.Context, fsType string) (pool.Template,
 		FSType: fsType,
 		Recipe: version + "\x00" + strings.Join(args, "\x00"),
 		Make: func(ctx context.Context, path string) error {
-			if err := f.slots.Acquire(ctx, 1); err != nil {
-				return fmt.Errorf("wait for one of the mkfs slots: %w", err)
+			turn := f.slotsOf(poolName).mkfs
+			if err := turn.Acquire(ctx, 1); err != nil {
+				return fmt.Errorf("wait for one of the mkfs slots of pool %s: %w", poolName, err)
 			}
-			defer f.slots.Release(1)
+			defer turn.Release(1)
 			return command.Run(ctx, name, append(args, path)...)
 		},
 	}, nil

@@ -20,12 +20,12 @@ var uuidAt = map[string]int64{"ext4": 1024 + 0x68, "xfs": 0x20, "btrfs": btrfsSu
 // RenewUUID gives the file system on device, which is not mounted, another UUID. What
 // an unclean end has left in its journal is replayed before. It may be repeated after
 // any crash.
-func (f *Formatter) RenewUUID(ctx context.Context, device, fsType string) error {
+func (f *Formatter) RenewUUID(ctx context.Context, pool, device, fsType string) error {
 	before, err := uuidOf(device, fsType)
 	if err != nil {
 		return err
 	}
-	if err := f.renewUUID(ctx, device, fsType); err != nil {
+	if err := f.renewUUID(ctx, pool, device, fsType); err != nil {
 		return fmt.Errorf("give %s on %s another UUID: %w", fsType, device, err)
 	}
 	// The programs do not always say that they failed.
@@ -36,12 +36,12 @@ func (f *Formatter) RenewUUID(ctx context.Context, device, fsType string) error 
 	return err
 }
 
-func (f *Formatter) renewUUID(ctx context.Context, device, fsType string) error {
+func (f *Formatter) renewUUID(ctx context.Context, pool, device, fsType string) error {
 	switch fsType {
 	case "btrfs":
 		return f.renewBtrfs(ctx, device)
 	case "ext4":
-		if err := f.Check(ctx, device, fsType); err != nil {
+		if err := f.Check(ctx, pool, device, fsType); err != nil {
 			return err
 		}
 		// With a seed of their own the checksums do not hang on the UUID: then only

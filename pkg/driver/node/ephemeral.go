@@ -88,7 +88,7 @@ func (s *Service) makeEphemeral(ctx context.Context, id, target string, a access
 		return err
 	}
 	if !cloned {
-		if err := s.makeReady(ctx, id, device.Path, a.fsType); err != nil {
+		if err := s.makeReady(ctx, p.Name(), id, device.Path, a.fsType); err != nil {
 			return err
 		}
 	}

@@ -149,11 +149,11 @@ func TestRenewingIsRepeatable(t *testing.T) {
 			super := make([]byte, 4096)
 			for range 2 {
 				_, err := disk.ReadAt(super, 0)
-				c.must(err, c.s.o.Formats.RenewUUID(context.Background(), device.Path, fsType))
+				c.must(err, c.s.o.Formats.RenewUUID(context.Background(), "default", device.Path, fsType))
 			}
 			// The first superblock is what it was, all others and the log have been written.
 			_, err = disk.WriteAt(super, 0)
-			c.must(err, disk.Sync(), disk.Close(), c.s.o.Formats.RenewUUID(context.Background(), device.Path, fsType))
+			c.must(err, disk.Sync(), disk.Close(), c.s.o.Formats.RenewUUID(context.Background(), "default", device.Path, fsType))
 			if twin, err := world.pool.Twin(c.id); err != nil || !twin {
 				t.Errorf("raw block use took the mark off (%v)", err)
 			}

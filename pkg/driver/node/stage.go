@@ -72,7 +72,7 @@ func (s *Service) stage(ctx context.Context, id, staging string, a access, o dev
 	if err := s.separate(ctx, id, device, a, o); err != nil {
 		return err
 	}
-	if err := s.mountStaging(ctx, id, device, staging, a, ready); err != nil {
+	if err := s.mountStaging(ctx, o.pool, id, device, staging, a, ready); err != nil {
 		return err
 	}
 	return s.fillStaged(device, staging, a, isNew)
@@ -157,7 +157,7 @@ func whileUnavailable(ctx context.Context, call func(context.Context) error) err
 
 // mountStaging makes sure that the volume's file system is at the staging path.
 // One that is ready is not looked at before.
-func (s *Service) mountStaging(ctx context.Context, id string, device client.Device, staging string, a access, ready bool) error {
+func (s *Service) mountStaging(ctx context.Context, poolName, id string, device client.Device, staging string, a access, ready bool) error {
 	mounted, err := s.staged(device, staging, a)
 	if err != nil || mounted {
 		return err
@@ -174,7 +174,7 @@ func (s *Service) mountStaging(ctx context.Context, id string, device client.Dev
 	case err != nil:
 		return err
 	case !ready:
-		if err := s.makeReady(ctx, id, device.Path, a.fsType); err != nil {
+		if err := s.makeReady(ctx, poolName, id, device.Path, a.fsType); err != nil {
 			return err
 		}
 	}
@@ -228,7 +228,7 @@ func tooSmall(size int64, fsType string) error {
 }
 
 // makeReady formats a blank device and repairs one that is not.
-func (s *Service) makeReady(ctx context.Context, id, device, fsType string) (err error) {
+func (s *Service) makeReady(ctx context.Context, poolName, id, device, fsType string) (err error) {
 	var format bool
 	err = s.timed(phaseProbe, func() (err error) {
 		format, err = s.o.Formats.NeedsFormat(ctx, id, device, fsType)
@@ -238,12 +238,12 @@ func (s *Service) makeReady(ctx context.Context, id, device, fsType string) (err
 		return err
 	}
 	if !format {
-		return s.timed(phaseFsck, func() error { return s.o.Formats.Check(ctx, device, fsType) })
+		return s.timed(phaseFsck, func() error { return s.o.Formats.Check(ctx, poolName, device, fsType) })
 	}
 	if size, err := blockdev.Size(device); err == nil {
 		if err := tooSmall(size, fsType); err != nil {
 			return err
 		}
 	}
-	return s.timed(phaseMkfs, func() error { return s.o.Formats.Format(ctx, id, device, fsType) })
+	return s.timed(phaseMkfs, func() error { return s.o.Formats.Format(ctx, poolName, id, device, fsType) })
 }

@@ -34,7 +34,7 @@ func (s *Service) cloneTemplate(ctx context.Context, id string, a access, o devi
 }
 
 func clone(ctx context.Context, p *pool.Pool, formats *mount.Formatter, id, fsType string) error {
-	t, err := formats.Template(ctx, fsType)
+	t, err := formats.Template(ctx, p.Name(), fsType)
 	if err != nil {
 		return fmt.Errorf("template for %s: %w", fsType, err)
 	}

@@ -30,7 +30,7 @@ func (s *Service) separate(ctx context.Context, id string, device client.Device,
 		return err
 	}
 	if !blank {
-		if err := s.timed(phaseUUID, func() error { return s.o.Formats.RenewUUID(ctx, device.Path, a.fsType) }); err != nil {
+		if err := s.timed(phaseUUID, func() error { return s.o.Formats.RenewUUID(ctx, o.pool, device.Path, a.fsType) }); err != nil {
 			return err
 		}
 	}

@@ -1,5 +1,6 @@
 // Package worker is the process that moves the bytes: a few rings on locked
-// threads that serve the queues of many devices, and nothing else. It issues no
+// threads that serve the queues of many devices, and nothing else. The server gives
+// a process the volumes of one file system only. It issues no
 // control command, decides nothing and knows no volume; the device server tells
 // it what to open and when to let go.
 //
