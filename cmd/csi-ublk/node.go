@@ -151,9 +151,7 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 			}
 		}}
 
-	if _, err := pools.Open(ctx); err != nil {
-		slog.Error("pools not ready, trying again", "error", err)
-	}
+	openSoon(ctx, pools)
 	status := newNodeHealth(pools, devices)
 	parts := newParts(ctx)
 	// What the calls need outlives them.
@@ -175,6 +173,27 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 	return parts.wait(func(ctx context.Context) error {
 		return errors.Join(service.Close(ctx), cluster.stop(ctx))
 	})
+}
+
+// poolPatience is how long the plugin waits for its pools before it answers: those that
+// are open after that were worth it, and those that are not keep nobody's volumes waiting
+// but their own.
+const poolPatience = 10 * time.Second
+
+// openSoon returns when all pools are open or have failed to, or when that takes too long.
+func openSoon(ctx context.Context, pools *pool.Set) {
+	tried := make(chan struct{})
+	go func() {
+		defer close(tried)
+		if _, err := pools.Open(ctx); err != nil {
+			slog.Error("pools not ready, trying again", "error", err)
+		}
+	}()
+	select {
+	case <-tried:
+	case <-time.After(poolPatience):
+		slog.Warn("pools take long to open, going on without those that have not")
+	}
 }
 
 // poolRetry is how long a pool that could not be opened is left alone.

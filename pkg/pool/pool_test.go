@@ -304,22 +304,22 @@ func TestIDsThatAreNoPathElements(t *testing.T) {
 func TestSet(t *testing.T) {
 	state := t.TempDir()
 	good := Options{Name: "good", Kind: KindPath, StateDir: state, Path: filepath.Join(state, "pools", "good")}
-	late := Options{Name: "late", Kind: KindPath, StateDir: state, Path: filepath.Join(state, "late")}
-	if err := os.MkdirAll(good.Path, 0o700); err != nil {
+	late := Options{Name: "late", Kind: KindPath, StateDir: state, Path: filepath.Join(state, "pools", "late")}
+	if err := errors.Join(os.MkdirAll(good.Path, 0o700), os.WriteFile(late.Path, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	s, err := NewSet([]Options{good, late})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Open(context.Background()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("open with a directory missing: %v", err)
+	if _, err := s.Open(context.Background()); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("open with a file in the place of a directory: %v", err)
 	}
 	if _, err := s.Pool("good"); err != nil {
 		t.Errorf("the other pool: %v", err)
 	}
 	if _, err := s.Pool("late"); !errors.Is(err, ErrNotReady) {
-		t.Errorf("the missing one: %v", err)
+		t.Errorf("the one that can't be opened: %v", err)
 	}
 	if _, err := s.Pool("other"); !errors.Is(err, ErrNotConfigured) {
 		t.Errorf("an unknown one: %v", err)
@@ -327,7 +327,60 @@ func TestSet(t *testing.T) {
 	if _, err := NewSet([]Options{good, good}); err == nil || !strings.Contains(err.Error(), "twice") {
 		t.Errorf("the same name twice: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	s.Run(ctx, time.Hour, func(err error) { t.Error(err) })
+	ctx, cancel := context.WithCancel(context.Background())
+	reports := make(chan error, 1)
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx, 20*time.Millisecond, func(err error) { reports <- err }) })
+	if err := <-reports; !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("reported of the file: %v", err)
+	}
+	if err := os.Remove(late.Path); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if _, err := s.Pool("late"); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("nothing is in the way any more: %v", err)
+		}
+		select {
+		case <-reports:
+		default:
+		}
+	}
+	cancel()
+	running.Wait()
+}
+
+// A pool whose disk does not answer while it is opened.
+func TestAPoolThatHangsKeepsNoOther(t *testing.T) {
+	state := t.TempDir()
+	good := Options{Name: "good", Kind: KindPath, StateDir: state, Path: filepath.Join(state, "pools", "good")}
+	hangs := Options{Name: "hangs", Kind: KindPath, StateDir: state, Path: filepath.Join(state, "pools", "hangs")}
+	for _, dir := range []string{good.Path, hangs.Path} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := NewSet([]Options{hangs, good})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.opening["hangs"].Lock() // as by an open that does not return
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx, time.Hour, func(err error) { t.Error(err) }) })
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if _, err := s.Pool("good"); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("the other pool: %v", err)
+		}
+	}
+	if _, err := s.Pool("hangs"); !errors.Is(err, ErrNotReady) {
+		t.Errorf("the pool that hangs: %v", err)
+	}
+	s.opening["hangs"].Unlock()
+	cancel()
+	running.Wait()
 }

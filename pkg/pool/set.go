@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -15,10 +16,11 @@ var (
 	ErrNotReady      = errors.New("pool is not ready")
 )
 
-// Set is the pools of a node. A pool that can't be opened does not keep the
-// others; it is tried again.
+// Set is the pools of a node. A pool that can't be opened, or whose disk takes its
+// time, does not keep the others; it is tried again.
 type Set struct {
 	options []Options
+	opening map[string]*sync.Mutex // held by who opens the pool
 
 	mu    sync.Mutex
 	pools map[string]*Pool
@@ -34,7 +36,7 @@ type State struct {
 
 // NewSet checks the options of all pools and opens none.
 func NewSet(options []Options) (*Set, error) {
-	s := &Set{pools: make(map[string]*Pool), errs: make(map[string]error)}
+	s := &Set{opening: make(map[string]*sync.Mutex), pools: make(map[string]*Pool), errs: make(map[string]error)}
 	for _, o := range options {
 		o, err := o.withDefaults()
 		if err != nil {
@@ -44,33 +46,41 @@ func NewSet(options []Options) (*Set, error) {
 			return nil, fmt.Errorf("pool %q: configured twice: %w", o.Name, ErrInvalid)
 		}
 		s.errs[o.Name] = fmt.Errorf("pool %s: not opened yet: %w", o.Name, ErrNotReady)
+		s.opening[o.Name] = &sync.Mutex{}
 		s.options = append(s.options, o)
 	}
 	return s, nil
 }
 
-// Open opens the pools that are not open and returns those that were opened. The
-// error joins those of the rest.
+// Open opens the pools that are not open, all at once, and returns those that were
+// opened. The error joins those of the rest. It takes as long as the slowest disk.
 func (s *Set) Open(ctx context.Context) ([]*Pool, error) {
-	var opened []*Pool
-	var errs []error
-	for _, o := range s.options {
-		if _, err := s.Pool(o.Name); err == nil {
-			continue
-		}
-		p, err := Open(ctx, o)
-		s.mu.Lock()
-		if err != nil {
-			s.errs[o.Name] = fmt.Errorf("%w: %w", err, ErrNotReady)
-			errs = append(errs, err)
-		} else {
-			delete(s.errs, o.Name)
-			s.pools[o.Name] = p
-			opened = append(opened, p)
-		}
-		s.mu.Unlock()
+	pools, errs := make([]*Pool, len(s.options)), make([]error, len(s.options))
+	var wg sync.WaitGroup
+	for i, o := range s.options {
+		wg.Go(func() { pools[i], errs[i] = s.open(ctx, o) })
 	}
-	return opened, errors.Join(errs...)
+	wg.Wait()
+	return slices.DeleteFunc(pools, func(p *Pool) bool { return p == nil }), errors.Join(errs...)
+}
+
+// open returns nil for a pool that is open already.
+func (s *Set) open(ctx context.Context, o Options) (*Pool, error) {
+	s.opening[o.Name].Lock()
+	defer s.opening[o.Name].Unlock()
+	if _, err := s.Pool(o.Name); err == nil {
+		return nil, nil
+	}
+	p, err := Open(ctx, o)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.errs[o.Name] = fmt.Errorf("%w: %w", err, ErrNotReady)
+		return nil, err
+	}
+	delete(s.errs, o.Name)
+	s.pools[o.Name] = p
+	return p, nil
 }
 
 // Pool returns an open pool, or an error matching ErrNotConfigured or ErrNotReady.
@@ -97,46 +107,43 @@ func (s *Set) States() []State {
 	return states
 }
 
-// Run reclaims the space of deleted volumes in all open pools, and every retry
-// tries again to open those that are not, until ctx ends. Then it flushes the
-// pools, leaves them mounted, and returns. Open may be called before, not
-// meanwhile.
+// Run opens the pools that are not open, tries again every retry, and reclaims the space
+// of deleted volumes, until ctx ends. Then it flushes the pools, leaves them mounted, and
+// returns.
 func (s *Set) Run(ctx context.Context, retry time.Duration, report func(error)) {
-	var reapers sync.WaitGroup
-	reclaim := func(p *Pool) { reapers.Go(func() { p.Reclaim(ctx, report) }) }
-	for _, state := range s.States() {
-		if state.Pool != nil {
-			reclaim(state.Pool)
-		}
+	var all sync.WaitGroup
+	for _, o := range s.options {
+		all.Go(func() { s.keep(ctx, o, retry, report) })
 	}
+	all.Wait()
+}
+
+// keep is Run for one pool: a disk that hangs keeps only its own.
+func (s *Set) keep(ctx context.Context, o Options, retry time.Duration, report func(error)) {
 	for {
+		_, err := s.open(ctx, o)
+		if err == nil {
+			break
+		}
+		if ctx.Err() == nil {
+			report(err)
+		}
 		select {
 		case <-ctx.Done():
-			reapers.Wait()
-			s.close(report)
 			return
 		case <-time.After(retry):
 		}
-		opened, err := s.Open(ctx)
-		for _, p := range opened {
-			reclaim(p)
-		}
-		if err != nil && ctx.Err() == nil {
-			report(err)
-		}
-		for _, p := range opened {
-			p.changed()
-		}
 	}
-}
-
-func (s *Set) close(report func(error)) {
-	for _, state := range s.States() {
-		if state.Pool == nil {
-			continue
-		}
-		if err := errors.Join(state.Pool.Flush(), state.Pool.Close()); err != nil {
-			report(err)
-		}
+	p, err := s.Pool(o.Name)
+	if err != nil {
+		report(err)
+		return
+	}
+	p.changed() // it may be ready only now
+	var reaper sync.WaitGroup
+	reaper.Go(func() { p.Reclaim(ctx, report) })
+	reaper.Wait()
+	if err := errors.Join(p.Flush(), p.Close()); err != nil {
+		report(err)
 	}
 }

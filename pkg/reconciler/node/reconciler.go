@@ -55,6 +55,7 @@ type Options struct {
 type Reconciler struct {
 	o       Options
 	prompts chan event.GenericEvent
+	pools   poolWatch
 	last    time.Time // of the last write; one worker only
 }
 
@@ -69,7 +70,7 @@ func New(o Options) *Reconciler {
 	if o.Name == "" {
 		o.Name = "node"
 	}
-	r := &Reconciler{o: o, prompts: make(chan event.GenericEvent, 1)}
+	r := &Reconciler{o: o, prompts: make(chan event.GenericEvent, 1), pools: poolWatch{ask: poolStatus, patient: poolPatience}}
 	r.Prompt() // an object that does not exist yet raises no event
 	return r
 }
@@ -114,7 +115,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	infoCtx, cancel := context.WithTimeout(ctx, infoPatience)
 	info, infoErr := r.o.Server.Info(infoCtx)
 	cancel()
-	s := observed{info: info, infoErr: infoErr, pools: r.observePools(), version: r.o.Version, metadata: r.o.SnapshotMetadata}
+	s := observed{info: info, infoErr: infoErr, pools: r.pools.look(ctx, r.o.Pools.States()), version: r.o.Version, metadata: r.o.SnapshotMetadata}
 	if err := r.write(ctx, n, s.status(n.Status, n.Generation)); err != nil {
 		return reconcile.Result{}, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,6 +113,37 @@ func TestStatus(t *testing.T) {
 	if r.reconcile(); r.writes != 1 {
 		t.Errorf("%d writes, and nothing changed", r.writes)
 	}
+}
+
+// The disk of one pool does not answer; the others are reported all the same, and it is
+// not asked again by every look.
+func TestAPoolThatDoesNotAnswerKeepsNoOther(t *testing.T) {
+	r := newRig(t)
+	answer, asked := make(chan struct{}), make(chan struct{}, 10)
+	r.Reconciler.pools.patient = 20 * time.Millisecond
+	r.Reconciler.pools.ask = func(s pool.State) v1alpha1.PoolStatus {
+		if s.Options.Name == "broken" {
+			asked <- struct{}{}
+			<-answer
+		}
+		return poolStatus(s)
+	}
+	for range 3 {
+		s := r.reconcile().Status
+		if !s.Pools[0].Ready || s.Pools[1].Ready || s.Pools[1].Name != "broken" || !strings.Contains(s.Pools[1].Message, "has not answered") {
+			t.Errorf("pools %+v", s.Pools)
+		}
+	}
+	if len(asked) != 1 {
+		t.Errorf("asked %d times", len(asked))
+	}
+	close(answer)
+	for deadline := time.Now().Add(10 * time.Second); strings.Contains(r.reconcile().Status.Pools[1].Message, "has not answered"); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it has answered, and is not heard")
+		}
+	}
+	r.condition(v1alpha1.NodeReady, metav1.ConditionTrue, "Ready")
 }
 
 func TestWedgedKernel(t *testing.T) {

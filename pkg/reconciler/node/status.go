@@ -25,14 +25,6 @@ type observed struct {
 	metadata *v1alpha1.SnapshotMetadataEndpoint
 }
 
-func (r *Reconciler) observePools() []v1alpha1.PoolStatus {
-	var list []v1alpha1.PoolStatus
-	for _, s := range r.o.Pools.States() {
-		list = append(list, poolStatus(s))
-	}
-	return list
-}
-
 func poolStatus(s pool.State) v1alpha1.PoolStatus {
 	p := v1alpha1.PoolStatus{Name: s.Options.Name, Kind: string(s.Options.Kind), FSType: s.Options.FSType}
 	if s.Err != nil {
