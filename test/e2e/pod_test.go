@@ -114,16 +114,7 @@ func run(t *testing.T, pod *corev1.Pod, script string) string {
 }
 
 func exec(ctx context.Context, pod *corev1.Pod, script string) (string, error) {
-	cs, err := kubernetes.NewForConfig(s.config)
-	if err != nil {
-		return "", err
-	}
-	req := cs.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{
-			Container: pod.Spec.Containers[0].Name,
-			Command:   []string{"sh", "-c", script}, Stdout: true, Stderr: true,
-		}, scheme.ParameterCodec)
-	executor, err := remotecommand.NewWebSocketExecutor(s.config, "GET", req.URL().String())
+	executor, err := executorIn(pod, script, false)
 	if err != nil {
 		return "", err
 	}
@@ -133,4 +124,18 @@ func exec(ctx context.Context, pod *corev1.Pod, script string) (string, error) {
 		return strings.TrimSpace(out.String() + problem.String()), err
 	}
 	return strings.TrimSpace(out.String()), nil
+}
+
+// executorIn runs a shell script in the first container of a pod.
+func executorIn(pod *corev1.Pod, script string, stdin bool) (remotecommand.Executor, error) {
+	cs, err := kubernetes.NewForConfig(s.config)
+	if err != nil {
+		return nil, err
+	}
+	req := cs.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{
+			Container: pod.Spec.Containers[0].Name,
+			Command:   []string{"sh", "-c", script}, Stdin: stdin, Stdout: true, Stderr: true,
+		}, scheme.ParameterCodec)
+	return remotecommand.NewWebSocketExecutor(s.config, "GET", req.URL().String())
 }
