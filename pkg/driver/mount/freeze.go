@@ -69,7 +69,7 @@ func (f *Freezer) Freeze(ctx context.Context, id string, device uint64) (thaw fu
 	if err != nil {
 		release = func() {}
 	}
-	thaw = func() error {
+	undo := func() error {
 		defer release()
 		return errors.Join(f.thaw(id, dir), dir.Close())
 	}
@@ -81,7 +81,7 @@ func (f *Freezer) Freeze(ctx context.Context, id string, device uint64) (thaw fu
 		// It ends when the kernel is done, and undoes it.
 		go func() {
 			<-done
-			_ = thaw()
+			_ = undo()
 		}()
 		return nil, fmt.Errorf("freeze %s: %w", dir.Name(), ctx.Err())
 	}
@@ -90,9 +90,9 @@ func (f *Freezer) Freeze(ctx context.Context, id string, device uint64) (thaw fu
 		return nothing, errors.Join(f.unmark(id), dir.Close())
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("freeze %s: %w", dir.Name(), err), thaw())
+		return nil, errors.Join(fmt.Errorf("freeze %s: %w", dir.Name(), err), undo())
 	}
-	return once(thaw), nil
+	return once(undo), nil
 }
 
 func once(f func() error) func() error {

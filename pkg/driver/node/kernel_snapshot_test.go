@@ -317,6 +317,34 @@ func TestFrozenFileSystemIsThawedByTheNextPlugin(t *testing.T) {
 	}
 }
 
+// A freeze that is not waited for any longer is undone when it comes.
+func TestFreezeThatComesTooLateIsUndone(t *testing.T) {
+	v := newVolume(t, newService(t), mountCapability("ext4"), 64*mib)
+	v.must(v.stage(), v.publish("a", false))
+	device, err := world.devices.Get(context.Background(), v.id)
+	v.must(err)
+	marks := filepath.Join(t.TempDir(), "frozen")
+	f, err := mount.NewFreezer(marks, nil)
+	v.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := f.Freeze(ctx, v.id, unix.Mkdev(device.Major, device.Minor)); !errors.Is(err, context.Canceled) {
+		t.Fatalf("freeze that nobody waits for: %v", err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		left, err := os.ReadDir(marks)
+		v.must(err)
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("ten seconds later there are marks: %v", left)
+		}
+	}
+	v.must(os.WriteFile(filepath.Join(v.target("a"), "file"), []byte("data"), 0o600))
+	v.down("a")
+}
+
 // With the device server there, no writer waits for the next plugin.
 func TestFrozenFileSystemIsThawedByTheServer(t *testing.T) {
 	for _, fsType := range mount.FSTypes {
