@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/csi-ublk/csi-ublk/pkg/pool/command"
 	"github.com/google/uuid"
@@ -53,7 +54,7 @@ func (f *Formatter) renewUUID(ctx context.Context, pool, device, fsType string) 
 	if generateXFS(ctx, device) == nil {
 		return nil
 	}
-	if err := replay(device, fsType, "nouuid"); err != nil {
+	if err := replay(ctx, device, fsType, "nouuid"); err != nil {
 		return err
 	}
 	return generateXFS(ctx, device)
@@ -77,10 +78,30 @@ func generateXFS(ctx context.Context, device string) error {
 	return err
 }
 
+// replayPatience is how long the device may still be held by what a process that died has
+// left: a program that ends, a mount that is being taken down.
+const replayPatience = 10 * time.Second
+
 // replay mounts and unmounts: the kernel alone replays a log. The mount is attached
 // nowhere. No other process sees it, and if this one dies it is gone: one at a path would
 // stay, and keep the device from ever being staged or detached.
-func replay(device, fsType string, flags ...string) error {
+func replay(ctx context.Context, device, fsType string, flags ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, replayPatience)
+	defer cancel()
+	for {
+		err := replayOnce(device, fsType, flags...)
+		if !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func replayOnce(device, fsType string, flags ...string) error {
 	fs, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("mount to replay the log: %w", err)

@@ -25,7 +25,7 @@ func (f *Formatter) renewBtrfs(ctx context.Context, device string) error {
 	}
 	if dirty {
 		// A change by other programs would lose the log.
-		if err := replay(device, "btrfs"); err != nil {
+		if err := replay(ctx, device, "btrfs"); err != nil {
 			return err
 		}
 		if dirty, err = btrfsDirty(device); err == nil && dirty {

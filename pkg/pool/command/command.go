@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
+	"syscall"
 )
 
-// Run executes a program and waits for it; ctx kills it. The error carries the
+// Run executes a program and waits for it; ctx kills it, and so does the end of this
+// process, after which another one may work on the same device. The error carries the
 // program's last words, in English whatever the locale.
 func Run(ctx context.Context, name string, args ...string) error {
 	_, err := Output(ctx, name, args...)
@@ -23,6 +26,10 @@ func Output(ctx context.Context, name string, args ...string) (string, error) {
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
+	// The kernel means the thread that started the program: it must live as long.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err := cmd.Run()
 	if err == nil {
 		return out.String(), nil
