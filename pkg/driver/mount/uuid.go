@@ -18,62 +18,47 @@ import (
 // superblock, sb_uuid of XFS's, fsid of Btrfs's.
 var uuidAt = map[string]int64{"ext4": 1024 + 0x68, "xfs": 0x20, "btrfs": btrfsSuper + 0x20}
 
-// RenewUUID gives the file system on device, which is not mounted, another UUID. What
-// an unclean end has left in its journal is replayed before. It may be repeated after
-// any crash.
-func (f *Formatter) RenewUUID(ctx context.Context, pool, device, fsType string) error {
-	before, err := uuidOf(device, fsType)
-	if err != nil {
-		return err
-	}
-	if err := f.renewUUID(ctx, pool, device, fsType); err != nil {
-		return fmt.Errorf("give %s on %s another UUID: %w", fsType, device, err)
-	}
-	// The programs do not always say that they failed.
-	after, err := uuidOf(device, fsType)
-	if err == nil && after == before {
-		err = fmt.Errorf("%s on %s still has the UUID %s", fsType, device, before)
-	}
-	return err
-}
-
-func (f *Formatter) renewUUID(ctx context.Context, pool, device, fsType string) error {
+// Replay does on a device, which is not mounted, what an unclean end has left in the
+// journal, as RenewUUID needs it. It may be repeated after any crash.
+func (f *Formatter) Replay(ctx context.Context, pool, device, fsType string) error {
 	switch fsType {
-	case "btrfs":
-		return f.renewBtrfs(ctx, device)
 	case "ext4":
-		if err := f.Check(ctx, pool, device, fsType); err != nil {
-			return err
-		}
-		// With a seed of their own the checksums do not hang on the UUID: then only
-		// superblocks are written, and a crash in between can be repaired.
-		return command.Run(ctx, "tune2fs", "-O", "metadata_csum_seed", "-U", "random", device)
+		return f.Check(ctx, pool, device, fsType)
+	case "btrfs":
+		return replayBtrfs(ctx, device)
 	}
-	// First without a mount: after a crash in here the log may be of the new UUID,
-	// with which the kernel does not mount the old one.
-	if generateXFS(ctx, device) == nil {
-		return nil
-	}
-	if err := replay(ctx, device, fsType, "nouuid"); err != nil {
-		return err
-	}
-	return generateXFS(ctx, device)
+	return replay(ctx, device, fsType, "nouuid")
 }
 
-// generateXFS changes the UUID. It fails where the log has something to replay.
-func generateXFS(ctx context.Context, device string) error {
-	before, err := uuidOf(device, "xfs")
+// RenewUUID gives the file system in a regular file another UUID. Its journal must have
+// nothing to replay. What is cut short may have left something that no program can read:
+// the file has to be a clone that nobody else has.
+func RenewUUID(ctx context.Context, path, fsType string) error {
+	before, err := uuidOf(path, fsType)
 	if err != nil {
 		return err
 	}
-	// What xfs_admin -U does, without its shell. That it could not is no failure to it.
-	said, err := command.Output(ctx, "xfs_db", "-x", "-c", "uuid generate", device)
-	if err != nil {
-		return err
+	var said string
+	switch fsType {
+	case "ext4":
+		// With a seed of their own the checksums do not hang on the UUID: then only
+		// superblocks are written.
+		said, err = command.Output(ctx, "tune2fs", "-O", "metadata_csum_seed", "-U", "random", path)
+	case "btrfs":
+		// Blocks of metadata keep the old one, which the superblocks then name as theirs
+		// (METADATA_UUID, Linux 5.0).
+		said, err = command.Output(ctx, "btrfstune", "-f", "-m", path)
+	default:
+		// What xfs_admin -U does, without its shell.
+		said, err = command.Output(ctx, "xfs_db", "-f", "-x", "-c", "uuid generate", path)
 	}
-	after, err := uuidOf(device, "xfs")
+	if err != nil {
+		return fmt.Errorf("give %s another UUID: %w", fsType, err)
+	}
+	// The programs do not always say by their exit status that they failed.
+	after, err := uuidOf(path, fsType)
 	if err == nil && after == before {
-		err = fmt.Errorf("xfs_db: %s", strings.Join(strings.Fields(said), " "))
+		err = fmt.Errorf("%s still has the UUID %s: %s", fsType, before, strings.Join(strings.Fields(said), " "))
 	}
 	return err
 }

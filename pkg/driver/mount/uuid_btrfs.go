@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-
-	"github.com/csi-ublk/csi-ublk/pkg/pool/command"
 )
 
 // The superblock of Btrfs, struct btrfs_super_block of linux/btrfs_tree.h.
@@ -16,26 +14,21 @@ const (
 	btrfsLogRoot = btrfsSuper + 0x60 // 0 if the log tree is empty
 )
 
-// renewBtrfs changes the UUID in the superblocks; blocks of metadata keep the old one,
-// which the superblock then names as theirs (METADATA_UUID, Linux 5.0).
-func (f *Formatter) renewBtrfs(ctx context.Context, device string) error {
+// replayBtrfs mounts only where there is a log: beside its source, which has the same
+// UUID, the kernel would not mount it. Without the mount, a change by programs would lose
+// the log.
+func replayBtrfs(ctx context.Context, device string) error {
 	dirty, err := btrfsDirty(device)
-	if err != nil {
+	if err != nil || !dirty {
 		return err
 	}
-	if dirty {
-		// A change by other programs would lose the log.
-		if err := replay(ctx, device, "btrfs"); err != nil {
-			return err
-		}
-		if dirty, err = btrfsDirty(device); err == nil && dirty {
-			err = errors.New("its log is not empty after a mount")
-		}
-		if err != nil {
-			return err
-		}
+	if err := replay(ctx, device, "btrfs"); err != nil {
+		return err
 	}
-	return command.Run(ctx, "btrfstune", "-f", "-m", device)
+	if dirty, err = btrfsDirty(device); err == nil && dirty {
+		err = errors.New("its log is not empty after a mount")
+	}
+	return err
 }
 
 // btrfsDirty says whether there is a log to be replayed.

@@ -69,7 +69,7 @@ func (s *Service) stage(ctx context.Context, id, staging string, a access, o dev
 	if a.block {
 		return nil
 	}
-	if err := s.separate(ctx, id, device, a, o); err != nil {
+	if device, err = s.separate(ctx, id, device, a, o); err != nil {
 		return err
 	}
 	if err := s.mountStaging(ctx, o.pool, id, device, staging, a, ready); err != nil {
