@@ -16,8 +16,13 @@ const maxTries = 16
 
 // chained knows the result of the entry before the commit. If it is what was
 // asked for, the commit is under way, and its completion is the tag's next
-// request; if not, the commit completes with ECANCELED.
+// request; if not, the commit completes with ECANCELED. Where it is no part of the
+// chain, its time has come now.
 func (q *ringQueue) chained(r *Ring, t *tag) {
+	if t.moveResult == int32(t.length) && !r.links {
+		q.commit(r, t, t.moveResult)
+		return
+	}
 	if t.moveResult == int32(t.length) {
 		q.finish(r, t, t.moveResult)
 		t.phase = atKernel
@@ -26,7 +31,7 @@ func (q *ringQueue) chained(r *Ring, t *tag) {
 		}
 		return
 	}
-	if !t.committed {
+	if r.links && !t.committed {
 		return // it will, and bring us here again
 	}
 	q.broken(r, t, t.moveResult)

@@ -109,7 +109,8 @@ func (q *ringQueue) finish(r *Ring, t *tag, res int32) {
 }
 
 // startFile puts a read or a write into the ring at once: the file, the device
-// and the commit run one after the other without this thread.
+// and the commit run one after the other without this thread. (Without the commit on
+// kernels that read it too late; see uring.CopiesCommands.)
 //
 // The other operations go alone. A chain goes on after a sync or an fallocate
 // that failed (neither marks its entry as failed), so that a linked commit would
@@ -117,15 +118,17 @@ func (q *ringQueue) finish(r *Ring, t *tag, res int32) {
 func (q *ringQueue) startFile(r *Ring, t *tag) {
 	r.space(3)
 	t.phase, t.moved, t.committed = inChain, false, false
+	move := uint8(0)
+	if r.links {
+		move = uring.Link
+	}
 	switch t.op {
 	case sys.OpRead:
 		q.fileRead(r, t, 0, stepFirst, uring.Link|uring.SkipSuccess)
-		q.toDevice(r, t, stepMove, uring.Link)
-		q.command(r, t, sys.CommitAndFetch, int32(t.length))
+		q.toDevice(r, t, stepMove, move)
 	case sys.OpWrite:
 		q.fromDevice(r, t, stepFirst, uring.Link|uring.SkipSuccess)
-		q.fileWrite(r, t, 0, stepMove, uring.Link)
-		q.command(r, t, sys.CommitAndFetch, int32(t.length))
+		q.fileWrite(r, t, 0, stepMove, move)
 	case sys.OpFlush:
 		q.sync(r, t)
 	case sys.OpDiscard:
@@ -138,6 +141,9 @@ func (q *ringQueue) startFile(r *Ring, t *tag) {
 		}
 	default:
 		q.commit(r, t, -int32(unix.EOPNOTSUPP))
+	}
+	if t.phase == inChain && r.links {
+		q.command(r, t, sys.CommitAndFetch, int32(t.length))
 	}
 }
 

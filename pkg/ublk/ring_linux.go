@@ -34,7 +34,9 @@ type Ring struct {
 	pool    bufferPool
 	waiting fifo
 	wakeBuf []byte
-	now     int64 // what clock says, read once a batch
+	// links: a commit may be the end of a chain.
+	links bool
+	now   int64 // what clock says, read once a batch
 	// throttled are the queues with requests that wait because of limits, linked
 	// through them; due is when the first of those may go on.
 	throttled *ringQueue
@@ -175,6 +177,9 @@ func (r *Ring) open() (err error) {
 	}
 	n := uint32(r.opt.Workers)
 	err = r.ring.SetWorkers(n, n)
+	if err == nil {
+		r.links, err = uring.CopiesCommands()
+	}
 	if err == nil && r.opt.Fence != nil {
 		err = r.ring.RegisterFile(int(r.opt.Fence.Fd()))
 	}

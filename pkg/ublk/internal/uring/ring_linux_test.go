@@ -293,3 +293,20 @@ func TestRingPathDoesNotAllocate(t *testing.T) {
 		t.Fatalf("%v allocations a read", n)
 	}
 }
+
+// What the answer is depends on the kernel; the ring of 8 entries in the tests of package
+// ublk does wrong where it is true and should not be.
+func TestWhetherCommandsAreCopied(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	first, err := CopiesCommands()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the kernel copies commands: %v", first)
+	for range 20 {
+		if again, err := CopiesCommands(); again != first || err != nil {
+			t.Errorf("the kernel copies commands: %v, %v; before %v", again, err, first)
+		}
+	}
+}
