@@ -4,6 +4,7 @@ package soak
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -27,10 +28,18 @@ func (n *node) faults(ctx context.Context, t *testing.T) (kills map[string]int) 
 		case <-time.After(time.Duration(1+rand.IntN(6)) * time.Second):
 		}
 		var err error
-		what := [...]string{"worker", "worker", "server", "node plugin"}[rand.IntN(4)]
+		what := [...]string{"worker", "worker", "all workers", "server", "server", "node plugin", "node plugin", "server and node plugin"}[rand.IntN(8)]
 		switch what {
 		case "worker":
-			err = n.killWorker()
+			err = n.killWorkers(1)
+		case "all workers":
+			err = n.killWorkers(100)
+		case "server and node plugin":
+			// A plugin that waits for a disk of a server that is no more only dies once there is
+			// another.
+			pluginDead := make(chan error, 1)
+			go func() { pluginDead <- n.plugin.kill() }()
+			err = errors.Join(restart(n.server.kill, n.server.start), <-pluginDead, n.plugin.start())
 		case "server":
 			err = restart(n.server.kill, n.server.start)
 		case "node plugin":
@@ -41,6 +50,10 @@ func (n *node) faults(ctx context.Context, t *testing.T) (kills map[string]int) 
 			return kills
 		}
 		kills[what]++
+		// Mostly what comes next meets a node that is up: on a slow machine it never would.
+		if rand.IntN(4) != 0 {
+			eventually(t, "the node to answer after the "+what+" was killed", n.answers)
+		}
 	}
 }
 
@@ -52,16 +65,34 @@ func restart(kill, start func() error) error {
 	return start()
 }
 
-// killWorker kills any worker: the one that serves, or the one that stands by.
-func (n *node) killWorker() error {
+// killWorkers kills up to so many workers: of those that serve, and of those that stand by.
+func (n *node) killWorkers(most int) error {
 	workers, err := children(n.server.pid())
-	if err != nil || len(workers) == 0 {
-		return err // the server is just starting them
-	}
-	if err := syscall.Kill(workers[rand.IntN(len(workers))], syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+	if err != nil {
 		return err
 	}
+	rand.Shuffle(len(workers), func(i, j int) { workers[i], workers[j] = workers[j], workers[i] })
+	for _, pid := range workers[:min(most, len(workers))] {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+			return err
+		}
+	}
 	return nil
+}
+
+// spells makes a disk bad for some seconds of every few, until ctx ends.
+func (n *node) spells(ctx context.Context, t *testing.T, d *disk) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(4+rand.IntN(12)) * time.Second):
+		}
+		if err := d.spell(ctx, time.Duration(1000+rand.IntN(3000))*time.Millisecond); err != nil {
+			t.Error(err)
+			return
+		}
+	}
 }
 
 func children(of int) ([]int, error) {

@@ -11,14 +11,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
 	"github.com/csi-ublk/csi-ublk/pkg/server/client"
 )
 
@@ -27,9 +30,11 @@ const (
 	nodeHTTP   = "127.0.0.1:19809"
 )
 
+var pools = []string{"default", "slow", "failing"}
+
 // A node is a device server and a node plugin as processes, with a pool on the
-// guest's data disk and one on a slow disk. There is no API server: kubelet's
-// calls must not need one.
+// guest's data disk, one on a slow disk and one on a disk that fails at times. There is
+// no API server: kubelet's calls must not need one.
 type node struct {
 	dir    string
 	bin    string
@@ -38,6 +43,11 @@ type node struct {
 	conn   *grpc.ClientConn
 	csi    csi.NodeClient
 	device *client.Client
+
+	freezer       *mount.Freezer
+	slow, failing *disk
+	// What has been tried: cuts, disks held open, errors that the failing disk excuses.
+	cuts, holds, errors atomic.Int64
 }
 
 func newNode(t *testing.T) *node {
@@ -55,8 +65,16 @@ func newNode(t *testing.T) *node {
 	}
 	n := &node{dir: dir, bin: bin}
 	t.Cleanup(func() { os.RemoveAll(dir) })
+	if n.freezer, err = mount.NewFreezer(n.path("marks"), nil); err != nil {
+		t.Fatal(err)
+	}
+	n.slow, n.failing = slowDisk(t), failingDisk(t)
 	disk := cmp.Or(os.Getenv("CSI_UBLK_DATA_DISK"), "/dev/ubdb")
-	write(t, n.path("pools.yaml"), fmt.Sprintf("pools:\n- {name: default, kind: device, device: %s}\n- {name: slow, kind: device, device: %s}\n", disk, slowDisk(t)))
+	write(t, n.path("pools.yaml"), fmt.Sprintf(`pools:
+- {name: default, kind: device, device: %s}
+- {name: slow, kind: device, device: %s}
+- {name: failing, kind: path, path: %s}
+`, disk, n.slow.path, failingPool(t, n.failing, n.path("failing"))))
 	// Nobody listens there.
 	write(t, n.path("kubeconfig"), `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: "https://127.0.0.1:9"}}]}`)
 	n.server = process{name: "server", log: n.path("server.log"), args: []string{bin, "server",
@@ -64,15 +82,7 @@ func newNode(t *testing.T) *node {
 	n.plugin = process{name: "node plugin", log: n.path("node.log"), args: []string{bin, "node", "--register=false",
 		"--config", n.path("pools.yaml"), "--kubeconfig", n.path("kubeconfig"), "--node-name", "soak", "--state-dir", dir,
 		"--endpoint", "unix://" + n.path("csi.sock"), "--server-socket", n.path("server.sock"), "--kubelet-dir", n.path("kubelet"), "--http-address", nodeHTTP}}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, p := range []*process{&n.server, &n.plugin} {
-				b, _ := os.ReadFile(p.log)
-				t.Logf("the end of the log of the %s:\n%s", p.name, b[max(0, len(b)-8000):])
-			}
-		}
-	})
-	if n.conn, err = grpc.NewClient("unix:"+n.path("csi.sock"), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+	if n.conn, err = grpc.NewClient("unix:"+n.path("csi.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(reconnect)); err != nil {
 		t.Fatal(err)
 	}
 	if n.device, err = client.Dial(n.path("server.sock")); err != nil {
@@ -92,14 +102,25 @@ func newNode(t *testing.T) *node {
 				t.Error(err)
 			}
 		}
-		for _, pool := range []string{"default", "slow"} {
+		if left := n.processes(); len(left) > 0 {
+			t.Errorf("processes are left: %v", left)
+		}
+		for _, pool := range pools {
 			if err := syscall.Unmount(n.path("pools/"+pool), 0); err != nil {
 				t.Errorf("unmount pool %s: %v", pool, err)
 			}
 		}
 	})
+	t.Cleanup(func() { n.autopsy(t) }) // before the processes are ended
 	eventually(t, "the node to answer", n.answers)
 	return n
+}
+
+// reconnect looks for a plugin that was restarted soon, as kubelet does with a connection
+// for each call; gRPC would wait for up to two minutes.
+var reconnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+	MinConnectTimeout: time.Second,
 }
 
 func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
@@ -173,14 +194,14 @@ func (p *process) end() error {
 	return nil
 }
 
-// eventually waits two minutes for a condition.
+// eventually waits some minutes for a condition.
 func eventually(t *testing.T, what string, f func() error) {
 	t.Helper()
 	err := errors.New("not looked")
-	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if err = f(); err == nil {
 			return
 		}
 	}
-	t.Fatalf("waited two minutes for %s: %v", what, err)
+	t.Fatalf("waited %v for %s: %v", patience/2, what, err)
 }

@@ -4,7 +4,6 @@ package soak
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -17,7 +16,7 @@ import (
 
 var (
 	duration = flag.Duration("soak", time.Minute, "how long to go on")
-	workers  = flag.Int("workers", 64, "volumes at a time")
+	workers  = flag.Int("workers", enough(64, 8), "volumes at a time; fewer in an emulated machine")
 	seed     = flag.Uint64("seed", 0, "of what is chosen at random; 0 for one made of the clock")
 )
 
@@ -27,10 +26,14 @@ func TestSoak(t *testing.T) {
 	}
 	t.Logf("seed %d", *seed)
 	n := newNode(t)
-	// A first life has everything there that stays.
-	if err := live(n, rand.New(rand.NewPCG(*seed, 0)), "warm-up", plainFile); err != nil {
-		t.Fatal(err)
+	// First lives, one of each kind, have everything there that stays.
+	r := rand.New(rand.NewPCG(*seed, 0))
+	for i, k := range kinds {
+		if err := live(n, r, fmt.Sprintf("warm-up-%d", i), k); err != nil {
+			t.Fatal(err)
+		}
 	}
+	n.noVolumes(t)
 	before, err := n.footprint()
 	if err != nil {
 		t.Fatal(err)
@@ -52,11 +55,18 @@ func TestSoak(t *testing.T) {
 			}
 		})
 	}
+	for _, d := range []*disk{n.slow, n.failing} {
+		wg.Go(func() { n.spells(ctx, t, d) })
+	}
 	kills := n.faults(ctx, t)
 	wg.Wait()
-	t.Logf("%d volumes lived; killed were %v", lives.Load(), kills)
+	t.Logf("%d volumes lived, %d were cut and their copies lived, %d disks were held; killed were %v; the slow disk had %d spells, the failing one %d, with %d errors",
+		lives.Load(), n.cuts.Load(), n.holds.Load(), kills, n.slow.spells.Load()/2, n.failing.spells.Load()/2, n.errors.Load())
 	if !t.Failed() && lives.Load() < int64(*workers) {
 		t.Errorf("only %d volumes lived in %v", lives.Load(), *duration)
+	}
+	if !t.Failed() && (n.cuts.Load() == 0 || n.errors.Load() == 0) {
+		t.Errorf("%d cuts, and %d errors of the failing disk: something was not tried", n.cuts.Load(), n.errors.Load())
 	}
 	n.nothingLeft(t, before)
 }
@@ -70,18 +80,16 @@ type kind struct {
 
 const mib = 1 << 20
 
-var (
-	plainFile = kind{"ext4", "default", false, 32 * mib}
-	kinds     = []kind{
-		plainFile, plainFile,
-		{"", "default", false, 32 * mib}, {"", "default", false, 32 * mib},
-		{"xfs", "default", false, 320 * mib},
-		{"ext4", "default", true, 32 * mib}, {"ext4", "default", true, 32 * mib}, {"ext4", "default", true, 32 * mib},
-		{"xfs", "default", true, 320 * mib},
-		{"", "slow", false, 32 * mib},
-		{"ext4", "slow", true, 32 * mib},
-	}
-)
+var kinds = []kind{
+	{"ext4", "default", false, 32 * mib}, {"ext4", "default", false, 32 * mib},
+	{"", "default", false, 32 * mib}, {"", "default", false, 32 * mib},
+	{"xfs", "default", false, 320 * mib},
+	{"ext4", "default", true, 32 * mib}, {"ext4", "default", true, 32 * mib}, {"ext4", "default", true, 32 * mib},
+	{"xfs", "default", true, 320 * mib},
+	{"", "slow", false, 32 * mib},
+	{"ext4", "slow", true, 32 * mib},
+	{"", "failing", false, 32 * mib},
+}
 
 // live is one volume's life: up, written, checked, for persistent ones down and up
 // again and checked again, down and gone.
@@ -108,6 +116,10 @@ func live(n *node, r *rand.Rand, id string, k kind) (err error) {
 		if err := v.up(); err != nil {
 			return fmt.Errorf("round %d: %w", round, err)
 		}
+		use := use
+		if k.pool == "failing" {
+			use = useFailing
+		}
 		if err := use(v, s, blocks*blockBytes); err != nil {
 			return fmt.Errorf("round %d: %w", round, err)
 		}
@@ -116,22 +128,4 @@ func live(n *node, r *rand.Rand, id string, k kind) (err error) {
 		}
 	}
 	return v.remove()
-}
-
-// use checks what the round before left, writes, and checks again.
-func use(v *volume, s *shadow, size int64) (err error) {
-	f, err := s.open(v, size)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if err := s.check(f, v.rand); err != nil {
-		return fmt.Errorf("before any write: %w", err)
-	}
-	for range 1 + v.rand.IntN(3) {
-		if err := s.write(f, v.rand); err != nil {
-			return err
-		}
-	}
-	return s.check(f, v.rand)
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/csi-ublk/csi-ublk/pkg/driver"
 )
 
 // A volume goes through the life that kubelet gives it. Persistent ones get their
@@ -27,6 +29,16 @@ type volume struct {
 	bytes  int64
 	pod    string // directory, as kubelet makes it
 	rand   *rand.Rand
+
+	holder *holder // who has its disk open, or nil
+}
+
+// local is the id that the node knows it by.
+func (v *volume) local() string {
+	if v.inline {
+		return driver.VolumeID(v.id)
+	}
+	return v.id
 }
 
 func (v *volume) staging() string { return filepath.Join(v.pod, "staging") }
@@ -54,14 +66,17 @@ func (v *volume) capability() *csi.VolumeCapability {
 	return c
 }
 
-func (v *volume) create() error {
-	if err := os.MkdirAll(filepath.Dir(v.target()), 0o750); err != nil {
+// makeDirs does kubelet's part.
+func (v *volume) makeDirs() error {
+	err := os.MkdirAll(filepath.Dir(v.target()), 0o750)
+	if err != nil || v.inline {
 		return err
 	}
-	if v.inline {
-		return nil
-	}
-	if err := os.MkdirAll(v.staging(), 0o750); err != nil {
+	return os.MkdirAll(v.staging(), 0o750)
+}
+
+func (v *volume) create() error {
+	if err := v.makeDirs(); err != nil || v.inline {
 		return err
 	}
 	f, err := os.Create(v.file())
@@ -90,17 +105,31 @@ func (v *volume) up() error {
 }
 
 func (v *volume) down() error {
-	err := v.call("unpublish", func(ctx context.Context) error {
-		_, err := v.n.csi.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: v.id, TargetPath: v.target()})
-		return err
-	})
+	v.holder = nil
+	if v.rand.IntN(8) == 0 {
+		v.holder = v.hold()
+		defer v.holder.over()
+	}
+	if !v.inline && v.rand.IntN(8) == 0 {
+		if err := v.downAtOnce(); err != nil {
+			return err
+		}
+	}
+	err := v.call("unpublish", v.unpublish)
 	if err != nil || v.inline {
 		return err
 	}
-	return v.call("unstage", func(ctx context.Context) error {
-		_, err := v.n.csi.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: v.id, StagingTargetPath: v.staging()})
-		return err
-	})
+	return v.call("unstage", v.unstage)
+}
+
+func (v *volume) unpublish(ctx context.Context) error {
+	_, err := v.n.csi.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: v.id, TargetPath: v.target()})
+	return err
+}
+
+func (v *volume) unstage(ctx context.Context) error {
+	_, err := v.n.csi.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: v.id, StagingTargetPath: v.staging()})
+	return err
 }
 
 // remove ends the volume. The plugin, which did not remove the file itself, sees
@@ -126,19 +155,36 @@ func (v *volume) stage() error {
 	})
 }
 
-// patience is how long a call may be repeated, as kubelet would.
-const patience = 4 * time.Minute
+// patience is how long a call may be repeated, as kubelet would, and one try of it take.
+var (
+	patience  = enough(4*time.Minute, 20*time.Minute)
+	callLimit = enough(90*time.Second, 5*time.Minute)
+)
 
-// call makes a call of kubelet's, and repeats it until it is answered. Now and then
-// it is cut short, or made twice at once.
+// enough is a figure for a machine, or for one that is emulated and so has a
+// twentieth of the speed.
+func enough[T any](usual, emulated T) T {
+	if os.Getenv("CSI_UBLK_ACCEL") == "tcg" {
+		return emulated
+	}
+	return usual
+}
+
+// call makes a call of kubelet's, and repeats it until it is answered. Now and then it
+// is cut short, by its deadline or by whoever made it, or made twice at once.
 func (v *volume) call(what string, call func(context.Context) error) error {
 	deadline := time.Now().Add(patience)
 	for {
-		timeout := 90 * time.Second
-		if v.rand.IntN(8) == 0 {
-			timeout = time.Duration(1+v.rand.IntN(200)) * time.Millisecond
+		short := time.Duration(1+v.rand.IntN(200)) * time.Millisecond
+		timeout := callLimit
+		if v.rand.IntN(16) == 0 {
+			timeout = short
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		if v.rand.IntN(16) == 0 {
+			time.AfterFunc(short, cancel)
+		}
+		spells := v.n.failing.spells.Load()
 		double := make(chan error, 1)
 		if v.rand.IntN(8) == 0 {
 			go func() { double <- call(ctx) }()
@@ -149,7 +195,7 @@ func (v *volume) call(what string, call func(context.Context) error) error {
 		second := <-double
 		cancel()
 		for _, e := range []error{err, second} {
-			if e != nil && !again(e) {
+			if e != nil && !again(e) && !v.excused(e) && !v.failing(spells) {
 				return fmt.Errorf("%s: %w", what, e)
 			}
 		}
@@ -163,10 +209,19 @@ func (v *volume) call(what string, call func(context.Context) error) error {
 	}
 }
 
+// excused says whether an error is what must be answered while the disk is held.
+func (v *volume) excused(err error) bool { return v.holder.refused(err) }
+
+// failing says whether the disk below the volume has failed at any time since there
+// had been so many spells.
+func (v *volume) failing(spells int64) bool {
+	return v.pool == "failing" && v.n.failing.excuses(spells)
+}
+
 // again says whether kubelet's next try may succeed, while processes are killed and
 // calls cut short.
 func again(err error) bool {
-	switch status.Code(err) {
+	switch driver.Code(err) {
 	case codes.Aborted, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.ResourceExhausted:
 		return true
 	}
