@@ -140,6 +140,7 @@ func (s *Set) keep(ctx context.Context, o Options, retry time.Duration, report f
 		return
 	}
 	p.changed() // it may be ready only now
+	// On a goroutine of its own: it gives its thread a priority for good.
 	var reaper sync.WaitGroup
 	reaper.Go(func() { p.Reclaim(ctx, report) })
 	reaper.Wait()

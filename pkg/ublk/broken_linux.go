@@ -19,22 +19,21 @@ const maxTries = 16
 // request; if not, the commit completes with ECANCELED. Where it is no part of the
 // chain, its time has come now.
 func (q *ringQueue) chained(r *Ring, t *tag) {
-	if t.moveResult == int32(t.length) && !r.links {
+	whole := t.moveResult == int32(t.length)
+	switch {
+	case whole && !r.links:
 		q.commit(r, t, t.moveResult)
-		return
-	}
-	if t.moveResult == int32(t.length) {
+	case whole:
 		q.finish(r, t, t.moveResult)
 		t.phase = atKernel
 		if t.committed {
 			q.next(r, t, t.commitNext)
 		}
-		return
+	case r.links && !t.committed:
+		// It will, and bring us here again.
+	default:
+		q.broken(r, t, t.moveResult)
 	}
-	if r.links && !t.committed {
-		return // it will, and bring us here again
-	}
-	q.broken(r, t, t.moveResult)
 }
 
 // broken goes on with a request whose chain ended early: res is the result of

@@ -38,10 +38,10 @@ func CopiesCommands() (bool, error) {
 		first  [8]byte
 		option int32
 	})
-	const first, second = 1, 2
+	const second = 2
 	wait := r.Next()
 	wait.Read(ends[0], unsafe.Pointer(&into.first), 1, 0)
-	wait.Flags, wait.UserData = Link, first
+	wait.Flags = Link
 	command := r.Next()
 	command.socketOption(socket, unix.SOL_SOCKET, unix.SO_TYPE, &into.option)
 	command.UserData = second
@@ -53,19 +53,16 @@ func CopiesCommands() (bool, error) {
 		return false, fmt.Errorf("write to pipe: %w", err)
 	}
 	var e CQE
-	for done := 0; done < 2; {
+	for e.UserData != second {
+		if r.Peek(&e) {
+			continue
+		}
 		if err := r.Wait(); err != nil {
 			return false, err
 		}
-		for r.Peek(&e) {
-			done++
-			if e.UserData == second {
-				runtime.KeepAlive(into)
-				return e.Res > 0 && into.option == unix.SOCK_STREAM, nil
-			}
-		}
 	}
-	return false, nil
+	runtime.KeepAlive(into)
+	return e.Res > 0 && into.option == unix.SOCK_STREAM, nil
 }
 
 // socketOption is getsockopt(2) as a command of the socket
