@@ -48,6 +48,7 @@ func (s *Server) observe() (observation, []*DamagedEntryError, error) {
 		case !isGone(err):
 			// Without an answer it is not known whose it is: hands off.
 			s.log.Error("device does not answer", "device", id, "error", err)
+			o.silent = append(o.silent, id)
 		}
 	}
 	return o, damaged, nil
@@ -64,9 +65,7 @@ func (s *Server) carryOut(st step) {
 	switch st.verb {
 	case doDrop:
 		log.Info("journal entry dropped")
-		if err := s.journal.remove(st.entry.Volume, st.entry.Generation); err != nil {
-			log.Error("journal entry not removed", "error", err)
-		}
+		s.dropEntry(st)
 	case doDelete:
 		log.Warn("device left behind, deleting it")
 		s.deleteLeftover(st)
@@ -108,7 +107,7 @@ func (s *Server) adoptVolume(st step) {
 // deleteLeftover stops and deletes a device that nobody was given. As long as
 // somebody has its disk open all the same it stays, and is reported.
 func (s *Server) deleteLeftover(st step) {
-	r := &release{id: st.device.ID, slot: noSlot, done: make(chan struct{})}
+	r := &release{id: st.device.ID, stopped: true, slot: noSlot, done: make(chan struct{})}
 	if st.entry != nil {
 		r.volume = st.entry.Volume
 	}
@@ -129,6 +128,10 @@ func (s *Server) deleteLeftover(st step) {
 			if err == nil {
 				break
 			}
+			if errors.Is(err, errVanished) {
+				s.dropEntry(st)
+				return
+			}
 			if s.stopping.Err() != nil {
 				return
 			}
@@ -138,11 +141,16 @@ func (s *Server) deleteLeftover(st step) {
 			}
 		}
 		removeBlockNode(v.info.BlockPath(), v.major, v.minor)
-		if st.entry != nil {
-			if err := s.journal.remove(st.entry.Volume, st.entry.Generation); err != nil {
-				s.log.Error("journal entry not removed", "volume", st.entry.Volume, "error", err)
-			}
-		}
+		s.dropEntry(st)
 		s.startRelease(r)
 	}()
+}
+
+func (s *Server) dropEntry(st step) {
+	if st.entry == nil {
+		return
+	}
+	if err := s.journal.remove(st.entry.Volume, st.entry.Generation); err != nil {
+		s.log.Error("journal entry not removed", "volume", st.entry.Volume, "error", err)
+	}
 }

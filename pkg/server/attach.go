@@ -245,10 +245,11 @@ func (s *Server) bringUp(ctx context.Context, v *volume, b backing, gen *generat
 // undo takes down what a failed attach has made. It waits a little, so that the
 // caller mostly finds nothing left; what takes longer is tracked.
 func (s *Server) undo(v *volume) error {
-	if err := s.kernel.stop(v.info.ID); err != nil {
+	err := s.kernel.stop(v.info.ID)
+	if err != nil {
 		s.log.Error("device of a failed attach not stopped", "volume", v.entry.Volume, "device", v.info.ID, "error", err)
 	}
-	r := s.release(v)
+	r := s.release(v, err == nil)
 	select {
 	case <-r.done:
 		return nil

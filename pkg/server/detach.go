@@ -59,7 +59,11 @@ func (s *Server) takeDown(ctx context.Context, v *volume) error {
 	}
 	before := v.state
 	s.table.update(func() { v.state = serverv1.Device_DETACHING })
-	if err := s.stopUnused(ctx, v); err != nil {
+	switch err := s.stopUnused(ctx, v); {
+	case errors.Is(err, errVanished):
+		s.forget(v)
+		return nil
+	case err != nil:
 		s.table.update(func() { v.state = before })
 		return err
 	}
@@ -70,7 +74,7 @@ func (s *Server) takeDown(ctx context.Context, v *volume) error {
 		return err
 	}
 	phase("journal")
-	s.release(v)
+	s.release(v, true)
 	s.table.drop(v)
 	return nil
 }
@@ -81,7 +85,7 @@ func (s *Server) forget(v *volume) {
 		s.log.Error("journal entry not removed", "volume", v.entry.Volume, "error", err)
 	}
 	s.table.drop(v)
-	r := &release{id: v.info.ID, worker: v.worker}
+	r := &release{id: v.info.ID, workers: v.holders()}
 	s.background.Go(func() {
 		if err := errors.Join(r.drain(s.stopping), r.close(s.stopping)); err != nil {
 			s.log.Error("worker keeps a device that is gone", "volume", v.entry.Volume, "device", r.id, "error", err)
@@ -95,15 +99,19 @@ func (s *Server) forget(v *volume) {
 // every new and changed disk.
 const udevPatience = 2 * time.Second
 
-// stopUnused stops the device of a volume, but only if nobody has its disk open.
+// stopUnused stops the device of a volume, but only if nobody has its disk open. It
+// returns errVanished if there is no such device of ours any more: its number is not to be
+// used then.
 func (s *Server) stopUnused(ctx context.Context, v *volume) error {
 	deadline := time.Now().Add(udevPatience)
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		err := s.stopOnce(ctx, v)
+		if isGone(err) {
+			// The device is gone, or only its disk, after an earlier stop.
+			err = s.stillOurs(v.info.ID)
+		}
 		switch {
-		case err == nil || isGone(err):
-			return nil
-		case !errors.Is(err, errInUse):
+		case err == nil || !errors.Is(err, errInUse):
 			return err
 		case time.Now().After(deadline):
 			return s.named(ctx, v, err)
@@ -150,9 +158,7 @@ func (s *Server) stopOnce(ctx context.Context, v *volume) error {
 	// Somebody may have deleted it, and another have its number; but not as long
 	// as our worker has it open.
 	if v.worker == nil || v.worker.isLost() {
-		if info, err := s.kernel.info(id); isGone(err) || err == nil && info.Owner != s.owner.tag {
-			return nil
-		} else if err != nil {
+		if err := s.stillOurs(id); err != nil {
 			return err
 		}
 	}
@@ -171,6 +177,15 @@ func (s *Server) stopOnce(ctx context.Context, v *volume) error {
 		return &inUseError{id, users}
 	}
 	return s.kernel.stop(id)
+}
+
+// stillOurs returns errVanished if there is no such device, or it is another's.
+func (s *Server) stillOurs(id uint32) error {
+	info, err := s.kernel.info(id)
+	if isGone(err) || err == nil && info.Owner != s.owner.tag {
+		return errVanished
+	}
+	return err
 }
 
 func ignoreLost(err error) error {

@@ -5,8 +5,10 @@ package server
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -155,6 +157,70 @@ func TestADiskThatHangsHoldsUpItsOwnPoolOnly(t *testing.T) {
 		t.Error(err)
 	}
 	waitFor(t, "the volume of the disk that hung to be live", func() bool { d, _ := s.table.get("v"); return d.State == serverv1.Device_LIVE })
+}
+
+// Nobody needs the recovery of a volume that nobody uses: a detach ends it, and the worker
+// that was to serve the volume keeps nothing of it.
+func TestADetachDuringARecoveryLeavesNothing(t *testing.T) {
+	var fenced atomic.Bool
+	s := startServer(t, func(s *Server) {
+		s.awaitFences = func(ctx context.Context, _ uint64) error {
+			if fenced.Load() {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}
+	})
+	path := filepath.Join(s.poolsDir, "p", "v")
+	if err := os.WriteFile(path, make([]byte, volumeBytes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spec := attachSpec{volume: "v", path: path, queues: 1, depth: 16}
+	if _, err := s.attach(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	fenced.Store(true)
+	kill(t, s, "v")
+	awaitArmed(t, s, "v")
+	if err := s.detach(t.Context(), "v"); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the device to go", func() bool { return s.table.releasingCount() == 0 })
+	fenced.Store(false)
+	if _, err := s.attach(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.detach(t.Context(), "v"); err != nil {
+		t.Error(err)
+	}
+}
+
+// One that is used can't be detached: its recovery goes on where it was.
+func TestADetachThatIsRefusedDuringARecoveryLetsItGoOn(t *testing.T) {
+	s, disk, user := slowVolume(t, true)
+	disk.keep(block('A')[:512])
+	written := make(chan error, 1)
+	go func() { written <- write(user, block('A')) }()
+	wait(t, "the write to reach the disk", disk.kept)
+	kill(t, s, "v")
+	awaitArmed(t, s, "v")
+	if err := s.detach(t.Context(), "v"); !errors.Is(err, errInUse) {
+		t.Errorf("detach of a volume that is open: %v", err)
+	}
+	close(disk.release)
+	waitFor(t, "the volume to be live", func() bool { d, _ := s.table.get("v"); return d.State == serverv1.Device_LIVE })
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+}
+
+func awaitArmed(t *testing.T, s *Server, volume string) {
+	t.Helper()
+	waitFor(t, "another worker to have the device open", func() bool {
+		s.table.mu.Lock()
+		defer s.table.mu.Unlock()
+		return s.table.volumes[volume].opener.armed
+	})
 }
 
 func servedFrom(s *Server, volume string) *generation {

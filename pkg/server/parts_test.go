@@ -111,6 +111,42 @@ func TestAVolumeThatLostItsWorkerDuringAnOperationIsRecoveredAfterIt(t *testing.
 	}
 }
 
+// A recovery that a detach has ended may have named its worker, which lives: the volume is
+// not served by it yet.
+func TestAVolumeWhoseDetachWasRefusedIsRecoveredOn(t *testing.T) {
+	tab := newTable(4, testCounters(t))
+	v, err := tab.begin("v", opDetach, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.state, v.worker = serverv1.Device_RECOVERING, &generation{}
+	if r := tab.end(v, opDetach); r == nil {
+		t.Error("it stays without anybody who serves it")
+	}
+}
+
+// The kernel has given the number of a device away: whoever had it must let it alone.
+func TestANumberThatIsGivenAwayEndsWhatIsUnderWayForIt(t *testing.T) {
+	tab := newTable(4, testCounters(t))
+	v, err := tab.begin("v", opAttach, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.state, v.entry.Device = serverv1.Device_RECOVERING, 7
+	recovery := tab.end(v, opAttach)
+	release := &release{id: 7}
+	tab.releasing[7] = release
+	if failed := tab.fail(7, "gone"); len(failed) != 1 || !v.vanished {
+		t.Errorf("failed %v, volume %+v", failed, v)
+	}
+	if recovery.ctx.Err() == nil {
+		t.Error("the recovery goes on")
+	}
+	if !release.superseded {
+		t.Error("the release may delete the next device")
+	}
+}
+
 func TestTheBusiestVolumesAreRecoveredFirst(t *testing.T) {
 	tab := newTable(4, testCounters(t))
 	for id, ops := range map[string]uint64{"idle": 0, "busy": 900, "calm": 5} {

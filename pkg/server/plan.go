@@ -13,6 +13,7 @@ type observation struct {
 	tag     uint64
 	entries []*entry
 	devices []ublk.DeviceInfo
+	silent  []uint32 // devices that did not answer
 }
 
 // verb is what to do about one volume or device that was found.
@@ -51,6 +52,8 @@ func plan(o observation) []step {
 	var steps []step
 	for _, e := range o.entries {
 		switch {
+		case slices.Contains(o.silent, e.Device):
+			steps = append(steps, step{doReport, e, &ublk.DeviceInfo{ID: e.Device}, "the kernel did not answer about the device; start the server again when it does"})
 		case ours[e.Device] == nil:
 			steps = append(steps, step{doDrop, e, nil, "the kernel has no such device of ours"})
 		default:

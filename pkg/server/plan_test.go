@@ -41,11 +41,12 @@ func TestPlan(t *testing.T) {
 		"foreign devices get no step":                    {nil, devices{foreign(1), foreign(2)}, nil},
 		"a device that nobody was given is deleted":      {nil, devices{ours(3, ublk.StateLive)}, []string{"delete 3"}},
 		"our device in no entry is deleted":              {nil, devices{ours(5, ublk.StateQuiesced), foreign(6)}, []string{"delete 5"}},
+		"a device that does not answer keeps its entry":  {entries{at("v", 9)}, nil, []string{"report v 9"}},
 		"two volumes of one device are not guessed":      {entries{at("a", 3), at("b", 3)}, devices{ours(3, ublk.StateQuiesced)}, []string{"report a 3", "report b 3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			for _, s := range plan(observation{tag: ourTag, entries: c.entries, devices: c.devices}) {
+			for _, s := range plan(observation{tag: ourTag, entries: c.entries, devices: c.devices, silent: []uint32{9}}) {
 				text := string(s.verb)
 				if s.entry != nil {
 					text += " " + s.entry.Volume

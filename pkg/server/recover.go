@@ -16,8 +16,6 @@ import (
 type recovery struct {
 	volume *volume
 	began  time.Time
-	// armed is the worker that has the device open and armed already.
-	armed  *generation
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -114,26 +112,28 @@ func (s *Server) recoverVolume(r *recovery, turn *turn) {
 // recoverOnce is the way of one device from a dead worker to the active one.
 func (s *Server) recoverOnce(ctx context.Context, r *recovery) error {
 	v, id := r.volume, r.volume.info.ID
-	if r.armed == nil || r.armed.isLost() {
-		if err := s.arm(ctx, r); err != nil {
-			return err
-		}
+	gen, err := s.armed(ctx, v)
+	if err != nil {
+		return err
 	}
-	if err := s.waitFences(ctx, v, r.armed.fence.fileSystem); err != nil {
+	if err := s.waitFences(ctx, v, gen.fence.fileSystem); err != nil {
 		return err
 	}
 	// From here on this worker may write: it is the one to wait for should it
 	// die, whether the command succeeds or not.
-	gen := r.armed
 	s.table.update(func() { v.worker = gen })
+	if err := s.stillThere(ctx, v); err != nil {
+		return err
+	}
 	if err := s.kernel.endRecovery(id, gen.proc.Pid()); err != nil {
 		return err
 	}
+	var e entry
 	s.table.update(func() {
-		v.state, v.message = serverv1.Device_LIVE, ""
+		v.state, v.message, v.opener = serverv1.Device_LIVE, "", opener{}
 		v.entry.Worker = gen.name
+		e = v.entry // with a failure that the watch may note meanwhile
 	})
-	e := v.entry
 	if err := s.journal.update(&e); err != nil {
 		// Only the worker's name is old, and all workers of the file system are alike.
 		s.log.Error("recovery not journaled", "volume", e.Volume, "error", err)
@@ -141,32 +141,90 @@ func (s *Server) recoverOnce(ctx context.Context, r *recovery) error {
 	return nil
 }
 
+// An opener is a worker that was told to open a device in a recovery, which may have been
+// ended since: it may have it open until it is told to close it, or is gone. The zero value
+// stands for none.
+type opener struct {
+	gen   *generation
+	armed bool // it has, and all tags are armed
+}
+
+// armed returns a worker that has the device open and armed: that of an earlier try, or of
+// an earlier recovery, or else the active one.
+func (s *Server) armed(ctx context.Context, v *volume) (*generation, error) {
+	s.table.mu.Lock()
+	o := v.opener
+	s.table.mu.Unlock()
+	if o.gen != nil && !o.gen.isLost() {
+		if o.armed {
+			return o.gen, nil
+		}
+		if err := s.disarm(ctx, v, o.gen); err != nil {
+			return nil, err
+		}
+	}
+	return s.arm(ctx, v)
+}
+
+// disarm has a worker give up a device that it may have opened half way. Tags that are
+// armed are the kernel's until it takes them back, so what can't be closed ends with the
+// worker: the rest of its devices are recovered, too, which costs them a moment.
+func (s *Server) disarm(ctx context.Context, v *volume, gen *generation) error {
+	err := gen.proc.Close(ctx, v.info.ID)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err = ignoreLost(err); err != nil {
+		s.log.Error("worker can't give up a device, ending it", "volume", v.entry.Volume, "device", v.info.ID, "error", err)
+		gen.proc.Kill()
+		return fmt.Errorf("device %d is half open in a worker that was ended for it: %w", v.info.ID, err)
+	}
+	s.table.update(func() { v.opener = opener{} })
+	return nil
+}
+
+// stillThere returns an error if the recovery is to end: whatever has the number of a
+// device that vanished is not to be touched.
+func (s *Server) stillThere(ctx context.Context, v *volume) error {
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	if v.vanished {
+		return errVanished
+	}
+	return ctx.Err()
+}
+
 // arm has the active worker open the device and the file. The kernel gives it
 // no request before END_USER_RECOVERY, so this need not wait for the fences.
-func (s *Server) arm(ctx context.Context, r *recovery) error {
-	v, id := r.volume, r.volume.info.ID
+func (s *Server) arm(ctx context.Context, v *volume) (*generation, error) {
+	id := v.info.ID
 	if err := s.waitQuiesced(ctx, id); err != nil {
-		return err
+		return nil, err
 	}
 	b, err := s.backings.open(s.poolsDir, v.entry.Path, v.entry.ReadOnly)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if b.inode != v.entry.Inode {
-		return fmt.Errorf("%s is another file than the one that was attached", b.path)
+		return nil, fmt.Errorf("%s is another file than the one that was attached", b.path)
 	}
 	gen, err := s.workers.active(ctx, b.device)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	// The file was waited for, perhaps for long.
+	if err := s.stillThere(ctx, v); err != nil {
+		return nil, err
 	}
 	if err := s.startKernelRecovery(ctx, id); err != nil {
-		return err
+		return nil, err
 	}
+	s.table.update(func() { v.opener = opener{gen: gen} })
 	if err := gen.proc.Attach(ctx, attachment(v.info, b, &v.entry, v.slot)); err != nil {
-		return fmt.Errorf("serve device %d: %w", id, err)
+		return nil, fmt.Errorf("serve device %d: %w", id, err)
 	}
-	r.armed = gen
-	return nil
+	s.table.update(func() { v.opener.armed = true })
+	return gen, nil
 }
 
 // waitFences returns nil once no dead worker can write to the volume's file any more.

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"syscall"
 	"time"
 
+	"github.com/csi-ublk/csi-ublk/pkg/server/worker"
 	"github.com/csi-ublk/csi-ublk/pkg/ublk"
 )
 
@@ -17,16 +19,32 @@ type release struct {
 	volume string // for the log; "" if it is not known
 	id     uint32
 	slot   uint32
-	worker *generation
+	// workers may have the device open, or be about to open it.
+	workers []*generation
+	stopped bool // until then no tag aborts
 	// deleted is set once the kernel has taken a delete: the id is not ours
 	// from then on, and a second delete could meet another's device.
 	deleted bool
-	done    chan struct{}
+	// superseded is set, under the table's mutex, when the kernel has given the id away
+	// again: a delete that was given up has been carried out after all.
+	superseded bool
+	done       chan struct{}
 }
 
-// release takes over the device of a stopped volume.
-func (s *Server) release(v *volume) *release {
-	r := &release{volume: v.entry.Volume, id: v.info.ID, slot: v.slot, worker: v.worker, done: make(chan struct{})}
+// holders are the workers that may have the volume's device open.
+func (v *volume) holders() (list []*generation) {
+	for _, g := range []*generation{v.worker, v.opener.gen} {
+		if g != nil && !slices.Contains(list, g) {
+			list = append(list, g)
+		}
+	}
+	return list
+}
+
+// release takes over the device of a volume, which nobody uses any more. It is stopped
+// first, if it is not.
+func (s *Server) release(v *volume, stopped bool) *release {
+	r := &release{stopped: stopped, volume: v.entry.Volume, id: v.info.ID, slot: v.slot, workers: v.holders(), done: make(chan struct{})}
 	removeBlockNode(v.info.BlockPath(), v.major, v.minor)
 	s.startRelease(r)
 	return r
@@ -42,7 +60,11 @@ func (s *Server) startRelease(r *release) {
 			return // the server ends: the next one finds the device
 		}
 		s.table.freeSlot(r.slot)
-		s.table.update(func() { delete(s.table.releasing, r.id) })
+		s.table.update(func() {
+			if s.table.releasing[r.id] == r { // else another device of that number is released by now
+				delete(s.table.releasing, r.id)
+			}
+		})
 	}()
 }
 
@@ -81,10 +103,19 @@ func (s *Server) letGo(r *release) bool {
 
 func (s *Server) tryLetGo(r *release, phase func(string)) error {
 	ctx := s.stopping
+	if !r.stopped {
+		if err := s.kernel.stop(r.id); err != nil && !isGone(err) {
+			return err
+		}
+		r.stopped = true
+	}
 	if err := r.drain(ctx); err != nil {
 		return err
 	}
 	phase("abort")
+	if err := s.stillHeld(r); err != nil {
+		return err
+	}
 	if !r.deleted && !s.kernel.noAsyncDelete.Load() {
 		err := s.kernel.deleteAsync(r.id)
 		switch {
@@ -119,25 +150,45 @@ func (s *Server) tryLetGo(r *release, phase func(string)) error {
 	return nil
 }
 
-// drain waits until the worker has seen every tag of the device abort. Without
-// a worker the kernel has aborted them itself.
-func (r *release) drain(ctx context.Context) error {
-	if r.worker == nil || r.worker.isLost() {
+// stillHeld notes a device that is gone already, so that no delete meets what has its
+// number by now. As long as a worker of ours has it open nobody can have that.
+func (s *Server) stillHeld(r *release) error {
+	s.table.update(func() { r.deleted = r.deleted || r.superseded })
+	if r.deleted || slices.ContainsFunc(r.workers, func(g *generation) bool { return !g.isLost() }) {
 		return nil
 	}
-	return ignoreLost(r.worker.proc.Drain(ctx, r.id))
+	err := s.stillOurs(r.id)
+	if errors.Is(err, errVanished) {
+		r.deleted = true
+		return nil
+	}
+	return err
+}
+
+// drain waits until the workers have seen every tag of the device abort. Without
+// a worker the kernel has aborted them itself.
+func (r *release) drain(ctx context.Context) error {
+	return r.each(func(p *worker.Process) error { return p.Drain(ctx, r.id) })
 }
 
 func (r *release) close(ctx context.Context) error {
-	if r.worker == nil || r.worker.isLost() {
-		return nil
-	}
-	return ignoreLost(r.worker.proc.Close(ctx, r.id))
+	return r.each(func(p *worker.Process) error { return p.Close(ctx, r.id) })
 }
 
-// waitGone waits until the kernel has no device of ours by this id. Its entry in
-// sysfs goes first; the id is in use until the kernel forgets it. Only this one
-// entry is looked at: the wait must not grow with the number of devices.
+func (r *release) each(f func(*worker.Process) error) error {
+	for _, g := range r.workers {
+		if g.isLost() {
+			continue
+		}
+		if err := ignoreLost(f(g.proc)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waitGone waits until the kernel has forgotten a deleted device, and its id is free. Only
+// this one is looked at: the wait must not grow with the number of devices.
 func (s *Server) waitGone(ctx context.Context, id uint32) error {
 	// It is seldom the first look that finds it gone, and each costs a command.
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
@@ -145,11 +196,14 @@ func (s *Server) waitGone(ctx context.Context, id uint32) error {
 		if err != nil {
 			return err
 		}
-		if !listed {
-			info, err := s.kernel.info(id)
-			if isGone(err) || err == nil && info.Owner != s.owner.tag {
-				return nil
-			}
+		// The delete has taken its entry out of sysfs: one that is there is the next
+		// device's.
+		if listed {
+			return nil
+		}
+		info, err := s.kernel.info(id)
+		if isGone(err) || err == nil && info.Owner != s.owner.tag {
+			return nil
 		}
 		if err := sleep(ctx, pause); err != nil {
 			return err

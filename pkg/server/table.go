@@ -26,6 +26,7 @@ type volume struct {
 	minor   uint32
 	slot    uint32
 	worker  *generation // who serves it; nil during adoption
+	opener  opener      // who is to, once the recovery under way is over
 	// vanished is set when the kernel's device is gone: its id may be anybody's
 	// by now and must not be used any more.
 	vanished bool
@@ -109,7 +110,11 @@ func (t *table) end(v *volume, op string) *recovery {
 // takeForRecovery takes a volume that a user has and no worker serves, unless it
 // is held.
 func (t *table) takeForRecovery(v *volume) *recovery {
-	if t.volumes[v.entry.Volume] != v || v.op != "" || v.worker != nil && !v.worker.isLost() {
+	if t.volumes[v.entry.Volume] != v || v.op != "" {
+		return nil
+	}
+	// A recovery that was ended may have named its worker already.
+	if v.state != serverv1.Device_RECOVERING && v.worker != nil && !v.worker.isLost() {
 		return nil
 	}
 	// One that lost a flush is served, too: EIO is better than no answer.
@@ -137,7 +142,7 @@ func (t *table) orphaned() []*recovery {
 }
 
 // fail marks the volumes of a device as failed for good, and returns their
-// entries.
+// entries. Their recoveries end, and so does the release of a device that had the number.
 func (t *table) fail(device uint32, message string) (entries []entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,7 +150,13 @@ func (t *table) fail(device uint32, message string) (entries []entry) {
 		if v.entry.Device == device && v.journaled() && !v.vanished {
 			entries = append(entries, v.entry)
 			v.vanish(message)
+			if v.recovery != nil {
+				v.recovery.cancel()
+			}
 		}
+	}
+	if r := t.releasing[device]; r != nil {
+		r.superseded = true
 	}
 	return entries
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -44,12 +43,8 @@ func newUsers(proc string) *users { return &users{proc: proc} }
 
 // of describes a use of the disk, or returns "" if there is none.
 func (u *users) of(ctx context.Context, info ublk.DeviceInfo, major, minor uint32) (string, error) {
-	holders, err := os.ReadDir(fmt.Sprintf("/sys/class/block/ublkb%d/holders", info.ID))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	if len(holders) > 0 {
-		return "held by " + holders[0].Name(), nil
+	if by, err := heldInKernel("/sys", u.proc, fmt.Sprintf("ublkb%d", info.ID)); by != "" || err != nil {
+		return by, err
 	}
 	l := u.join()
 	select {
@@ -58,6 +53,45 @@ func (u *users) of(ctx context.Context, info ublk.DeviceInfo, major, minor uint3
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
+}
+
+// heldInKernel describes what holds a disk and is in no mount table by the disk's number:
+// another disk on top of it, Btrfs, whose mounts have numbers of their own, and swap.
+func heldInKernel(sys, proc, disk string) (string, error) {
+	holders, err := os.ReadDir(filepath.Join(sys, "class/block", disk, "holders"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if len(holders) > 0 {
+		return "held by " + holders[0].Name(), nil
+	}
+	mounted, err := filepath.Glob(filepath.Join(sys, "fs/btrfs/*/devices", disk))
+	if err != nil {
+		return "", err
+	}
+	if len(mounted) > 0 {
+		return "mounted as Btrfs " + filepath.Base(filepath.Dir(filepath.Dir(mounted[0]))), nil
+	}
+	loops, err := filepath.Glob(filepath.Join(sys, "block/loop*/loop/backing_file"))
+	if err != nil {
+		return "", err
+	}
+	for _, loop := range loops {
+		// One that goes away meanwhile holds nothing.
+		if on, err := os.ReadFile(loop); err == nil && filepath.Base(strings.TrimSpace(string(on))) == disk {
+			return "held by " + filepath.Base(filepath.Dir(filepath.Dir(loop))), nil
+		}
+	}
+	swaps, err := os.ReadFile(filepath.Join(proc, "swaps"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	for line := range strings.Lines(string(swaps)) {
+		if on, _, _ := strings.Cut(line, " "); filepath.Base(on) == disk {
+			return "used as swap", nil
+		}
+	}
+	return "", nil
 }
 
 // join returns a look that begins after the call.
@@ -103,26 +137,33 @@ func scan(proc string) (map[uint64]string, error) {
 			continue
 		}
 		dir := filepath.Join(proc, d.Name())
-		// A process that ends meanwhile uses nothing.
 		if ns, err := os.Readlink(filepath.Join(dir, "ns/mnt")); err == nil && !namespaces[ns] {
-			namespaces[ns] = true
-			scanMounts(filepath.Join(dir, "mountinfo"), uses)
+			switch err := scanMounts(filepath.Join(dir, "mountinfo"), uses); {
+			case err == nil:
+				namespaces[ns] = true
+			case !ended(err):
+				return nil, fmt.Errorf("look for users of disks: %w", err)
+			}
 		}
 		scanDescriptors(dir, uses)
 	}
 	return uses, nil
 }
 
+// ended says whether a process could not be asked because it has ended, and so uses
+// nothing. (Another one in its mount namespace may do.)
+func ended(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
+}
+
 // scanMounts notes the device of every mount: field 3 of mountinfo.
-func scanMounts(path string, uses map[uint64]string) {
-	f, err := os.Open(path)
+func scanMounts(path string, uses map[uint64]string) error {
+	text, err := os.ReadFile(path)
 	if err != nil {
-		return
+		return err
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
 		if len(fields) < 5 {
 			continue
 		}
@@ -133,6 +174,7 @@ func scanMounts(path string, uses map[uint64]string) {
 			uses[unix.Mkdev(uint32(ma), uint32(mi))] = "mounted at " + fields[4]
 		}
 	}
+	return nil
 }
 
 // scanDescriptors notes the block devices that a process has open.

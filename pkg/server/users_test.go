@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
@@ -89,4 +90,31 @@ func TestAllWhoAskGetAnAnswerThatIsNotOld(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+func TestWhatHoldsADiskInTheKernelCountsAsAUse(t *testing.T) {
+	root := t.TempDir()
+	for path, text := range map[string]string{
+		"sys/class/block/ublkb1/holders/dm-3":    "",
+		"sys/class/block/ublkb2/holders/.keep":   "",
+		"sys/fs/btrfs/f00d/devices/ublkb3":       "",
+		"sys/block/loop5/loop/backing_file":      "/dev/ublkb4\n",
+		"proc/swaps":                             "Filename Type Size Used Priority\n/dev/ublkb5 partition 1 0 -2\n",
+		"sys/class/block/ublkb6/queue/scheduler": "none\n",
+	} {
+		path = filepath.Join(root, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(root, "sys/class/block/ublkb2/holders/.keep")); err != nil {
+		t.Fatal(err)
+	}
+	for disk, want := range map[string]string{
+		"ublkb1": "held by dm-3", "ublkb2": "", "ublkb3": "mounted as Btrfs f00d", "ublkb4": "held by loop5", "ublkb5": "used as swap", "ublkb6": "", "ublkb55": "",
+	} {
+		if got, err := heldInKernel(filepath.Join(root, "sys"), filepath.Join(root, "proc"), disk); err != nil || got != want {
+			t.Errorf("%s: %q, %v; want %q", disk, got, err, want)
+		}
+	}
 }

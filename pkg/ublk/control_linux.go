@@ -42,7 +42,7 @@ type Control struct {
 	thread atomic.Int32 // the ring's, by its number
 
 	mu       sync.Mutex
-	queue    []*command // not yet seen by the ring's goroutine
+	queue    []task // not yet seen by the ring's goroutine
 	closed   bool
 	ended    chan struct{}
 	loopDone error

@@ -37,13 +37,18 @@ type request struct {
 // to completion, however long that takes and whoever still waits.
 type command struct {
 	request
-	slot   int
-	done   chan struct{}
-	res    int32
-	at     time.Time // when it completed
-	cancel bool      // call it back, if it is still in flight
+	slot int
+	done chan struct{}
+	res  int32
+	at   time.Time // when it completed
 	// abandoned and over decide, under Control.mu, who frees the slot.
 	abandoned, over bool
+}
+
+// A task is what the loop is asked for: to submit a command, or later to call it back.
+type task struct {
+	cmd    *command
+	recall bool
 }
 
 // do runs a command to its end, and makes an OpError of what went wrong.
@@ -86,8 +91,7 @@ func (c *Control) run(ctx context.Context, r request) (time.Time, error) {
 // recall interrupts a command that nobody wants to wait for any longer.
 func (c *Control) recall(ctx context.Context, cmd *command) (time.Time, error) {
 	c.mu.Lock()
-	cmd.cancel = true
-	c.queue = append(c.queue, cmd)
+	c.queue = append(c.queue, task{cmd, true})
 	c.mu.Unlock()
 	c.kick()
 	patience := time.NewTimer(callBack)
@@ -130,7 +134,7 @@ func (c *Control) enqueue(cmd *command) error {
 		c.mu.Unlock()
 		return os.ErrClosed
 	}
-	c.queue = append(c.queue, cmd)
+	c.queue = append(c.queue, task{cmd, false})
 	c.mu.Unlock()
 	c.kick()
 	return nil
@@ -262,15 +266,17 @@ func (l *controlLoop) submitQueued() (closed bool) {
 	queue, closed := l.queue, l.closed
 	l.queue = nil
 	l.mu.Unlock()
-	for _, cmd := range queue {
+	for _, task := range queue {
 		if l.ring.Space() == 0 {
 			_ = l.ring.Submit()
 		}
-		if cmd.cancel && l.flight[cmd.slot] != cmd {
+		cmd := task.cmd
+		// It was submitted before, at least as an entry.
+		if task.recall && l.flight[cmd.slot] != cmd {
 			continue // it has ended by itself
 		}
 		s := l.ring.Next()
-		if cmd.cancel {
+		if task.recall {
 			s.Cancel(uint64(cmd.slot))
 			s.UserData = cancelReply
 			continue

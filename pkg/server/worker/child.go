@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -38,8 +39,8 @@ const (
 // DefaultRings is a quarter of the CPUs, from 1 to 4.
 func DefaultRings() int { return max(1, min(4, runtime.NumCPU()/4)) }
 
-// Run serves until the server closes the socket, and returns nil then. The
-// process must end right after: devices are still open, and the kernel hands
+// Run serves until the server closes the socket, and returns nil then, or until it can't
+// serve a device any more. The process must end right after: devices are still open, and the kernel hands
 // their I/O to the next worker only once this one is gone.
 func Run(o Options) error {
 	// The server decides when this process ends, not whoever signals its group.
@@ -68,7 +69,20 @@ func Run(o Options) error {
 	if _, err := o.Socket.Write(endFrame(appendHello(beginFrame(nil, frameHello), &h), 0)); err != nil {
 		return fmt.Errorf("greet server: %w", err)
 	}
-	return w.read(o.Socket)
+	ended := make(chan error, 1)
+	go func() { ended <- w.read(o.Socket) }()
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-look.C:
+			if err := w.broken(); err != nil {
+				return fmt.Errorf("serve: %w", err)
+			}
+		}
+	}
 }
 
 // openRings starts the rings, each with the fence registered. The process's own

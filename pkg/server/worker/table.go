@@ -23,9 +23,18 @@ type table struct {
 	results  chan result
 	openers  chan struct{}
 
-	mu      sync.Mutex
-	devices map[uint32]*served
-	load    []int // queues on each ring
+	mu       sync.Mutex
+	devices  map[uint32]*served
+	openings map[uint32]*opening
+	load     []int // queues on each ring
+}
+
+// An opening is an attach under way. It waits for its file as long as a disk hangs, and
+// meanwhile its device may be given up, and somebody else's have the number.
+type opening struct {
+	begun   bool // the device is opened now: it is over soon
+	givenUp bool
+	done    chan struct{}
 }
 
 // served is one device. Its fields are written by its attach before it is in
@@ -34,6 +43,8 @@ type served struct {
 	device *ublk.Device
 	file   *os.File
 	rings  []int // the ring of each queue
+	// armed, under the table's mutex, is set once all tags are.
+	armed bool
 }
 
 func newTable(rings []*ublk.Ring, c *Counters) *table {
@@ -43,15 +54,18 @@ func newTable(rings []*ublk.Ring, c *Counters) *table {
 		results:  make(chan result, maxBatch),
 		openers:  make(chan struct{}, openers),
 		devices:  make(map[uint32]*served),
+		openings: make(map[uint32]*opening),
 		load:     make([]int, len(rings)),
 	}
 }
 
-// start runs one operation on a goroutine of its own; the server never has two
-// of one device under way. They all end with the process.
+// start runs one operation on a goroutine of its own. The server never has two of one
+// device under way, but for those that end what an attach has begun, which come after it.
+// They all end with the process.
 func (t *table) start(r request) {
+	o := t.begin(&r)
 	go func() {
-		err := t.do(&r)
+		err := t.do(&r, o)
 		answer := result{seq: r.seq}
 		if err != nil {
 			var errno syscall.Errno
@@ -64,19 +78,35 @@ func (t *table) start(r request) {
 	}()
 }
 
-func (t *table) do(r *request) error {
+// begin notes an attach, and returns nil for any other operation.
+func (t *table) begin(r *request) *opening {
+	if r.op != opAttach {
+		return nil
+	}
+	o := &opening{done: make(chan struct{})}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.openings[r.device] = o
+	return o
+}
+
+// do carries out what begin has noted.
+func (t *table) do(r *request, o *opening) error {
 	switch r.op {
 	case opAttach:
+		defer t.endOpening(r.device, o)
 		t.openers <- struct{}{}
 		defer func() { <-t.openers }()
-		return t.attach(r)
+		return t.attach(r, o)
 	case opDrain:
+		t.giveUpOpening(r.device)
 		// A device that was never opened here has nothing to drain or close.
 		if s := t.get(r.device); s != nil {
 			<-s.device.Done()
 		}
 		return nil
 	case opClose:
+		t.giveUpOpening(r.device)
 		return t.close(r.device)
 	case opHold, opResume, opLimit:
 		if s := t.get(r.device); s != nil {
@@ -85,6 +115,37 @@ func (t *table) do(r *request) error {
 		return fmt.Errorf("device %d is not served here: %w", r.device, unix.ENODEV)
 	}
 	return fmt.Errorf("operation %d: %w", r.op, errors.ErrUnsupported)
+}
+
+// giveUpOpening returns when no attach of the device is under way that could still open it.
+func (t *table) giveUpOpening(id uint32) {
+	t.mu.Lock()
+	o := t.openings[id]
+	if o != nil {
+		o.givenUp = true
+	}
+	wait := o != nil && o.begun
+	t.mu.Unlock()
+	if wait {
+		<-o.done
+	}
+}
+
+// beginOpening says whether the device is still to be opened.
+func (t *table) beginOpening(o *opening) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o.begun = !o.givenUp
+	return o.begun
+}
+
+func (t *table) endOpening(id uint32, o *opening) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.openings[id] == o { // else another one of that number has begun
+		delete(t.openings, id)
+	}
+	close(o.done)
 }
 
 func (t *table) get(id uint32) *served {
@@ -96,7 +157,7 @@ func (t *table) get(id uint32) *served {
 // attach opens a device and its file and arms every tag. If arming fails half
 // way the device stays in the table: only Stop ends the tags that are armed, so
 // the server goes on with Stop, drain and close, as for any device.
-func (t *table) attach(r *request) error {
+func (t *table) attach(r *request, o *opening) error {
 	c, err := t.counters.At(r.slot)
 	if err != nil {
 		return err
@@ -104,6 +165,10 @@ func (t *table) attach(r *request) error {
 	file, target, err := openTarget(r, c)
 	if err != nil {
 		return err
+	}
+	if !t.beginOpening(o) {
+		file.Close()
+		return fmt.Errorf("open device %d: it was given up while its file was waited for: %w", r.device, unix.ECANCELED)
 	}
 	device, err := ublk.OpenDevice(ublk.DeviceInfo{
 		ID: r.device, Queues: r.queues, Depth: r.depth, MaxIOBytes: r.maxIOBytes, Features: ublk.Features(r.features),
@@ -120,6 +185,32 @@ func (t *table) attach(r *request) error {
 	for q := range r.queues {
 		if err := device.Serve(q, t.rings[s.rings[q]], target, c); err != nil {
 			return fmt.Errorf("serve queue %d: %w", q, err)
+		}
+	}
+	t.mu.Lock()
+	s.armed = true
+	t.mu.Unlock()
+	return nil
+}
+
+// broken returns why this process can't serve a device any more that it serves, or nil:
+// the driver refused a tag, or a ring broke down. Requests would wait for ever, so the
+// process is to end, upon which another one recovers all of its devices.
+func (t *table) broken() error {
+	for _, r := range t.rings {
+		if err := r.Err(); err != nil {
+			return err
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.devices {
+		select {
+		case <-s.device.Done(): // nobody waits for it
+		default:
+			if err := s.device.Err(); s.armed && err != nil {
+				return err
+			}
 		}
 	}
 	return nil

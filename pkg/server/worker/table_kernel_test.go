@@ -55,6 +55,7 @@ func TestServingAllocatesNothing(t *testing.T) {
 	}
 	defer counters.Close()
 	w := newTable([]*ublk.Ring{ring}, counters)
+	do := func(r request) error { return w.do(&r, w.begin(&r)) }
 
 	device, err := c.Add(t.Context(), ublk.DeviceOptions{ID: -1})
 	if err != nil {
@@ -63,11 +64,27 @@ func TestServingAllocatesNothing(t *testing.T) {
 	if err := c.SetParams(t.Context(), device.ID, info.Params()); err != nil {
 		t.Fatal(err)
 	}
-	err = w.do(&request{
+	attach := request{
 		op: opAttach, device: device.ID, queues: device.Queues, depth: device.Depth, maxIOBytes: device.MaxIOBytes,
 		features: uint64(device.Features), fileDevice: st.Dev, fileInode: st.Ino, file: info, path: file.Name(),
-	})
-	if err != nil {
+	}
+	// One that is given up while it waits opens nothing: the number may be another's by then.
+	for range openers {
+		w.openers <- struct{}{}
+	}
+	waiting := attach
+	o, given := w.begin(&waiting), make(chan error, 1)
+	go func() { given <- w.do(&waiting, o) }()
+	if err := do(request{op: opClose, device: device.ID}); err != nil {
+		t.Error(err)
+	}
+	for range openers {
+		<-w.openers
+	}
+	if err := <-given; !errors.Is(err, unix.ECANCELED) || len(w.openings) != 0 {
+		t.Errorf("an attach that was given up: %v, left are %v", err, w.openings)
+	}
+	if err := do(attach); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Start(t.Context(), device.ID, os.Getpid()); err != nil {
@@ -98,14 +115,14 @@ func TestServingAllocatesNothing(t *testing.T) {
 	// The device must not be closed before every tag has ABORTed, which the server
 	// learns from Drain: not as long as the disk is there.
 	drained := make(chan error, 1)
-	go func() { drained <- w.do(&request{op: opDrain, device: device.ID}) }()
+	go func() { drained <- do(request{op: opDrain, device: device.ID}) }()
 	select {
 	case err := <-drained:
 		t.Errorf("drained (%v) while all tags are armed", err)
 		drained <- nil
 	case <-time.After(200 * time.Millisecond):
 	}
-	if err := w.do(&request{op: opClose, device: device.ID}); !errors.Is(err, ublk.ErrBusy) {
+	if err := do(request{op: opClose, device: device.ID}); !errors.Is(err, ublk.ErrBusy) {
 		t.Errorf("close of a device with armed tags: %v, want busy", err)
 	}
 	if err := c.Stop(t.Context(), device.ID); err != nil {
@@ -117,7 +134,7 @@ func TestServingAllocatesNothing(t *testing.T) {
 	if err := c.DeleteAsync(t.Context(), device.ID); err != nil {
 		t.Error(err)
 	}
-	if err := w.do(&request{op: opClose, device: device.ID}); err != nil {
+	if err := do(request{op: opClose, device: device.ID}); err != nil {
 		t.Error(err)
 	}
 	if w.load[0] != 0 || len(w.devices) != 0 {

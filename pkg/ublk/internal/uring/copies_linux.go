@@ -2,7 +2,7 @@ package uring
 
 import (
 	"fmt"
-	"runtime"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -33,17 +33,15 @@ func CopiesCommands() (bool, error) {
 	}
 	defer unix.Close(socket)
 
-	// Where the kernel writes: not on a stack, which moves.
-	into := new(struct {
-		first  [8]byte
-		option int32
-	})
+	copied.Lock()
+	defer copied.Unlock()
+	copied.option = 0
 	const second = 2
 	wait := r.Next()
-	wait.Read(ends[0], unsafe.Pointer(&into.first), 1, 0)
+	wait.Read(ends[0], unsafe.Pointer(&copied.first), 1, 0)
 	wait.Flags = Link
 	command := r.Next()
-	command.socketOption(socket, unix.SOL_SOCKET, unix.SO_TYPE, &into.option)
+	command.socketOption(socket, unix.SOL_SOCKET, unix.SO_TYPE, &copied.option)
 	command.UserData = second
 	if err := r.Submit(); err != nil {
 		return false, err
@@ -61,8 +59,16 @@ func CopiesCommands() (bool, error) {
 			return false, err
 		}
 	}
-	runtime.KeepAlive(into)
-	return e.Res > 0 && into.option == unix.SOCK_STREAM, nil
+	return e.Res > 0 && copied.option == unix.SOCK_STREAM, nil
+}
+
+// copied is where the kernel writes what CopiesCommands asks for. A variable of the
+// function would be on its stack, which moves, since the kernel's copy of its address is
+// none that the compiler knows.
+var copied struct {
+	sync.Mutex
+	first  [8]byte
+	option int32
 }
 
 // socketOption is getsockopt(2) as a command of the socket
