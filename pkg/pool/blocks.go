@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"iter"
 	"os"
 	"slices"
@@ -187,13 +186,5 @@ func (b *Blocks) named(s *snapshotFile) error {
 	if s == nil {
 		return nil
 	}
-	var st unix.Stat_t
-	err := unix.Fstatat(int(b.p.snapshots.Fd()), s.f.Name(), &st, unix.AT_SYMLINK_NOFOLLOW)
-	if err == nil && (st.Ino != s.Ino || st.Dev != s.Dev) {
-		err = fs.ErrNotExist
-	}
-	if err != nil {
-		return fmt.Errorf("snapshot %s in pool %s was deleted: %w", s.f.Name(), b.p.o.Name, err)
-	}
-	return nil
+	return b.p.stillNamed(s.f.Name(), s.Stat_t)
 }

@@ -32,14 +32,15 @@ type Copy struct {
 	f       *os.File
 	interim string // its name in snapshots/
 	finish  func() error
-	release func() // gives back what it counts with
+	release func() // gives back what it counts with; nil once it is finished
+	made    func() // ends what keeps lookers from doing that
 }
 
 // interimCopy begins the names of copies, and no id.
 const interimCopy = ".copy-"
 
-func (p *Pool) beginCopy(kind, id string, release func()) (*Copy, error) {
-	c := &Copy{p: p, id: id, interim: interimCopy + kind + "-" + id, release: release}
+func (p *Pool) beginCopy(kind, id string, release, made func()) (*Copy, error) {
+	c := &Copy{p: p, id: id, interim: interimCopy + kind + "-" + id, release: release, made: made}
 	dir := int(p.snapshots.Fd())
 	if err := unix.Unlinkat(dir, c.interim, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove what an earlier copy left: %w", err)
@@ -75,13 +76,26 @@ func (c *Copy) FillFromVolume(id string) error {
 }
 
 // FillFromSnapshot clones a snapshot. The error matches fs.ErrNotExist if there is
-// none.
+// none, or none any more.
 func (c *Copy) FillFromSnapshot(id string) error {
 	from, err := c.p.openSnapshot(id)
 	if err != nil {
 		return err
 	}
-	return c.fill(from)
+	return c.fillFromSnapshot(from)
+}
+
+func (c *Copy) fillFromSnapshot(from *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(from.Fd()), &st); err != nil {
+		return err
+	}
+	if err := c.fill(from); err != nil {
+		return err
+	}
+	// What is deleted loses its end, after it has lost its name: the clone may be of what
+	// was left.
+	return c.p.stillNamed(from.Name(), st)
 }
 
 func (c *Copy) fill(from *os.File) error {
@@ -120,6 +134,7 @@ func (c *Copy) place(dir *os.File, sync *groupSync) error {
 // Drop gives up a copy that was not finished. What was finished stays.
 func (c *Copy) Drop() {
 	_ = c.f.Close()
+	defer c.made()
 	if c.release == nil {
 		return
 	}

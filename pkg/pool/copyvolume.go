@@ -41,10 +41,11 @@ func (p *Pool) CopyToVolume(id string, sizeBytes int64) (*Copy, error) {
 	if err := p.reserve(id, sizeBytes); err != nil {
 		return nil, err
 	}
-	release := func() { p.release(id) }
-	c, err := p.beginCopy("volume", id, release)
+	release, made := func() { p.release(id) }, func() { p.endMaking(id) }
+	c, err := p.beginCopy("volume", id, release, made)
 	if err != nil {
 		release()
+		made()
 		return nil, fmt.Errorf("create volume %s in pool %s: %w", id, p.o.Name, err)
 	}
 	c.finish = func() error { return p.finishVolume(c, sizeBytes) }

@@ -47,6 +47,7 @@ func (p *Pool) CreateEphemeral(id string, sizeBytes int64, e Ephemeral) error {
 	if err := p.reserve(id, sizeBytes); err != nil {
 		return err
 	}
+	defer p.endMaking(id)
 	p.mark(id, &e)
 	if err := p.createFile(id, sizeBytes, &e); err != nil {
 		p.release(id)

@@ -16,7 +16,7 @@ import (
 // mountImage makes the image of an image pool if it does not exist, grows it if
 // the configured size has grown, and mounts it over a loop device.
 func mountImage(ctx context.Context, o Options) error {
-	image, grown, err := openImage(ctx, o)
+	image, err := openImage(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -47,10 +47,7 @@ func mountImage(ctx context.Context, o Options) error {
 	if err := checkMark(o); err != nil {
 		return err
 	}
-	if !grown && mounted {
-		return nil
-	}
-	// Also when only the mount is new: the last growth may have died half way.
+	// Whatever the image's size was: the last growth may have died half way.
 	if err := blockdev.GrowLoop(device); err != nil {
 		return err
 	}
@@ -59,42 +56,46 @@ func mountImage(ctx context.Context, o Options) error {
 
 // openImage opens the image and gives it its configured size. An image has its
 // name only once it is formatted, so one that is found is never formatted.
-func openImage(ctx context.Context, o Options) (image *os.File, grown bool, err error) {
+func openImage(ctx context.Context, o Options) (image *os.File, err error) {
 	if err := os.MkdirAll(filepath.Dir(o.imagePath()), 0o700); err != nil {
-		return nil, false, fmt.Errorf("make image directory: %w", err)
+		return nil, fmt.Errorf("make image directory: %w", err)
 	}
 	image, err = os.OpenFile(o.imagePath(), os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := makeImage(ctx, o); err != nil {
-			return nil, false, fmt.Errorf("make image: %w", err)
+			return nil, fmt.Errorf("make image: %w", err)
 		}
 		image, err = os.OpenFile(o.imagePath(), os.O_RDWR, 0)
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	if grown, err = growImage(image, o); err != nil {
+	if err = growImage(image, o); err != nil {
 		image.Close()
-		return nil, false, err
+		return nil, err
 	}
-	return image, grown, nil
+	return image, nil
 }
 
-func growImage(image *os.File, o Options) (grown bool, err error) {
-	info, err := image.Stat()
-	if err != nil {
-		return false, err
+func growImage(image *os.File, o Options) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(image.Fd()), &st); err != nil {
+		return err
 	}
-	switch {
-	case info.Size() > o.SizeBytes:
-		return false, fmt.Errorf("image %s has %d bytes and the configured size is %d: a pool can grow and not shrink; set size to at least %[2]d: %[4]w", image.Name(), info.Size(), o.SizeBytes, ErrInvalid)
-	case info.Size() == o.SizeBytes:
-		return false, nil
+	missing := o.SizeBytes - st.Size
+	if missing < 0 {
+		return fmt.Errorf("image %s has %d bytes and the configured size is %d: a pool can grow and not shrink; set size to at least %[2]d: %[4]w", image.Name(), st.Size, o.SizeBytes, ErrInvalid)
 	}
-	if err := sizeImage(image, o, o.SizeBytes-info.Size()); err != nil {
-		return false, fmt.Errorf("grow image: %w", err)
+	if o.Preallocate { // also one that was not, or not to its end
+		missing = max(missing, o.SizeBytes-allocated(st))
 	}
-	return true, nil
+	if missing == 0 {
+		return nil
+	}
+	if err := sizeImage(image, o, missing); err != nil {
+		return fmt.Errorf("grow image: %w", err)
+	}
+	return nil
 }
 
 // makeImage formats a new image beside its place and moves it there when done.

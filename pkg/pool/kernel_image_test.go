@@ -77,6 +77,17 @@ func TestImageGrowthThatDiedHalfWay(t *testing.T) {
 	if got := usage(t, p).CapacityBytes; got < small+900*mib {
 		t.Errorf("capacity %d, was %d with half the size", got, small)
 	}
+	small = usage(t, p).CapacityBytes
+	p.Close()
+	// The same while it is mounted, as when the plugin is started again.
+	if err := os.Truncate(o.imagePath(), 3<<30); err != nil {
+		t.Fatal(err)
+	}
+	o.SizeBytes = 3 << 30
+	p = open1(t, o)
+	if got := usage(t, p).CapacityBytes; got < small+900*mib {
+		t.Errorf("mounted: capacity %d, was %d with two thirds of the size", got, small)
+	}
 	putDown(t, p)
 }
 
@@ -99,6 +110,16 @@ func TestPreallocatedImage(t *testing.T) {
 	var st unix.Stat_t
 	if err := unix.Stat(o.imagePath(), &st); err != nil || allocated(st) < 1<<30 {
 		t.Errorf("the image takes %d bytes of its disk, %v", allocated(st), err)
+	}
+	putDown(t, p)
+	// It has its size, and not all of its bytes.
+	o.SizeBytes = 2 << 30
+	if err := os.Truncate(o.imagePath(), o.SizeBytes); err != nil {
+		t.Fatal(err)
+	}
+	p = open1(t, o)
+	if err := unix.Stat(o.imagePath(), &st); err != nil || allocated(st) < o.SizeBytes {
+		t.Errorf("the grown image takes %d bytes of its disk, %v", allocated(st), err)
 	}
 	putDown(t, p)
 }

@@ -242,3 +242,53 @@ func TestSharedExtentsCountOnce(t *testing.T) {
 		t.Errorf("%d bytes more are others', want 16 MiB", now)
 	}
 }
+
+// A snapshot that is being cut counts, whoever looks for it meanwhile.
+func TestALookAtASnapshotThatIsBeingCutTakesNothingBack(t *testing.T) {
+	p := templatePool(t, nil)
+	if err := p.Create("v", 64*mib); err != nil {
+		t.Fatal(err)
+	}
+	write(t, p, "v", 'a', 8*mib)
+	c, err := p.CopyToSnapshot("s", "v", cutNow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Drop()
+	before := usage(t, p).SnapshotBytes
+	if _, err := p.Snapshot("s"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a snapshot without a file: %v", err)
+	}
+	if got := usage(t, p).SnapshotBytes; before == 0 || got != before {
+		t.Errorf("%d bytes of snapshots count, %d before somebody looked", got, before)
+	}
+	c.Drop()
+	if got := usage(t, p).SnapshotBytes; got != 0 {
+		t.Errorf("%d bytes count for a snapshot that was given up", got)
+	}
+}
+
+// What is deleted is cut off at its end before long: a volume must not be made of the rest.
+func TestASnapshotThatIsDeletedMeanwhileIsNotRestored(t *testing.T) {
+	p := templatePool(t, nil)
+	if err := p.Create("v", 64*mib); err != nil {
+		t.Fatal(err)
+	}
+	write(t, p, "v", 'a', 8*mib)
+	cut(t, p, "s", "v")
+	from, err := p.openSnapshot("s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.DeleteSnapshot("s"); err != nil {
+		t.Fatal(err)
+	}
+	c, err := p.CopyToVolume("w", 64*mib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Drop()
+	if err := c.fillFromSnapshot(from); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("restored from a snapshot that is deleted: %v", err)
+	}
+}

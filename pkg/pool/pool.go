@@ -35,7 +35,8 @@ type Pool struct {
 	sizes          map[string]int64 // volume id → full size, those being created included
 	growing        map[string]int64 // volume id → the size that it is being given
 	looks          map[string]map[*look]struct{}
-	promised       int64 // sum of sizes
+	making         map[string]struct{} // what is promised and has no file yet
+	promised       int64               // sum of sizes
 	ephemeral      map[string]Ephemeral
 	ephemeralBytes int64 // sum of their sizes
 	cuts           map[string]Snapshot
@@ -156,7 +157,8 @@ func (p *Pool) index() error {
 	return nil
 }
 
-// eachFile calls f for the regular files in dir, which it lists once.
+// eachFile calls f for the regular files in dir, which it lists once. One that goes away
+// meanwhile is left out.
 func eachFile(dir *os.File, f func(name string, st unix.Stat_t)) error {
 	list, err := os.Open(dir.Name())
 	if err != nil {
@@ -169,7 +171,11 @@ func eachFile(dir *os.File, f func(name string, st unix.Stat_t)) error {
 	}
 	for _, name := range names {
 		var st unix.Stat_t
-		if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("stat %s: %w", name, err)
 		}
 		if st.Mode&unix.S_IFMT == unix.S_IFREG {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -383,4 +384,60 @@ func TestAPoolThatHangsKeepsNoOther(t *testing.T) {
 	s.opening["hangs"].Unlock()
 	cancel()
 	running.Wait()
+}
+
+// A file that goes away while a directory is gone through hides no other.
+func TestFilesThatGoAwayAreLeftOut(t *testing.T) {
+	p := newPool(t, nil)
+	for i := range 8 {
+		if err := p.Create(fmt.Sprintf("v%d", i), mib); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := make(map[string]bool)
+	err := eachFile(p.volumes, func(name string, _ unix.Stat_t) {
+		seen[name] = true
+		if len(seen) > 1 {
+			return
+		}
+		for i := range 4 { // some that are still to come
+			if gone := fmt.Sprintf("v%d", i); gone != name {
+				if err := p.Delete(gone); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	for i := 4; i < 8; i++ {
+		if name := fmt.Sprintf("v%d", i); !seen[name] {
+			t.Errorf("%s was not seen", name)
+		}
+	}
+}
+
+// Whoever looks for a volume that is being made must not take back what is promised for it.
+func TestALookAtAVolumeThatIsBeingMadeTakesNothingBack(t *testing.T) {
+	p := newPool(t, nil)
+	if err := p.reserve("v", 40*mib); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Size("v"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("size of a volume without a file: %v", err)
+	}
+	if got := usage(t, p).PromisedBytes; got != 40*mib {
+		t.Errorf("promised %d bytes, want %d", got, 40*mib)
+	}
+	if err := p.createFile("v", 40*mib, nil); err != nil {
+		t.Fatal(err)
+	}
+	p.endMaking("v")
+	if err := os.Remove(p.VolumePath("v")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Size("v"); !errors.Is(err, fs.ErrNotExist) || usage(t, p).PromisedBytes != 0 {
+		t.Errorf("a volume whose file is gone still counts (%v)", err)
+	}
 }

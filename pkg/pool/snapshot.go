@@ -50,10 +50,11 @@ func (p *Pool) CopyToSnapshot(id, volume string, cut func() Cut) (*Copy, error) 
 	if err := p.reserveSnapshot(id, allocated(st)); err != nil {
 		return nil, err
 	}
-	release := func() { p.releaseSnapshot(id) }
-	c, err := p.beginCopy("snapshot", id, release)
+	release, made := func() { p.releaseSnapshot(id) }, func() { p.endMaking(snapshotKey(id)) }
+	c, err := p.beginCopy("snapshot", id, release, made)
 	if err != nil {
 		release()
+		made()
 		return nil, fmt.Errorf("cut snapshot %s in pool %s: %w", id, p.o.Name, err)
 	}
 	c.finish = func() error { return p.finishSnapshot(c, cut()) }
@@ -82,12 +83,28 @@ func (p *Pool) finishSnapshot(c *Copy, cut Cut) error {
 }
 
 // Snapshot returns a snapshot, looking at its file. The error matches
-// fs.ErrNotExist when there is none, in which case it also stops to count.
+// fs.ErrNotExist when there is none, in which case it also stops to count, unless it is
+// being made.
 func (p *Pool) Snapshot(id string) (Snapshot, error) {
-	f, err := p.openSnapshot(id)
-	if errors.Is(err, fs.ErrNotExist) {
-		p.releaseSnapshot(id)
+	for {
+		l := p.beginLook(snapshotKey(id))
+		s, err := p.lookAtSnapshot(id)
+		current := p.endLook(snapshotKey(id), l, func() {
+			switch {
+			case errors.Is(err, fs.ErrNotExist) && !p.beingMade(snapshotKey(id)):
+				p.uncountSnapshot(id)
+			case err == nil:
+				p.countSnapshot(id, s)
+			}
+		})
+		if current {
+			return s, err
+		}
 	}
+}
+
+func (p *Pool) lookAtSnapshot(id string) (Snapshot, error) {
+	f, err := p.openSnapshot(id)
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -96,9 +113,6 @@ func (p *Pool) Snapshot(id string) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("snapshot %s in pool %s: %w", id, p.o.Name, err)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.countSnapshot(id, s)
 	return s, nil
 }
 
@@ -144,6 +158,19 @@ func (p *Pool) openSnapshot(id string) (*os.File, error) {
 		return nil, fmt.Errorf("open snapshot %s in pool %s: %w", id, p.o.Name, err)
 	}
 	return os.NewFile(uintptr(fd), id), nil
+}
+
+// stillNamed says whether a snapshot has the name that it was opened by.
+func (p *Pool) stillNamed(id string, opened unix.Stat_t) error {
+	var st unix.Stat_t
+	err := unix.Fstatat(int(p.snapshots.Fd()), id, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && (st.Ino != opened.Ino || st.Dev != opened.Dev) {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return fmt.Errorf("snapshot %s in pool %s was deleted: %w", id, p.o.Name, err)
+	}
+	return nil
 }
 
 func readSnapshot(f *os.File) (s Snapshot, err error) {

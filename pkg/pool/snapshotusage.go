@@ -12,14 +12,20 @@ func (p *Pool) reserveSnapshot(id string, bytes int64) error {
 			return 0, fmt.Errorf("cut snapshot %s in pool %s: it exists: %w", id, p.o.Name, fs.ErrExist)
 		}
 		return bytes, nil
-	}, func() { p.countSnapshot(id, Snapshot{AllocatedBytes: bytes}) })
+	}, func() {
+		p.countSnapshot(id, Snapshot{AllocatedBytes: bytes})
+		p.beginMaking(snapshotKey(id))
+	})
 }
 
 // recountSnapshot says what a snapshot has become: its volume may have been
 // written between the reservation and the cut.
 func (p *Pool) recountSnapshot(id string, s Snapshot) error {
 	return p.inRoom(func() (more int64, err error) { return s.AllocatedBytes - p.cuts[id].AllocatedBytes, nil },
-		func() { p.countSnapshot(id, s) })
+		func() {
+			p.countSnapshot(id, s)
+			p.outdate(snapshotKey(id))
+		})
 }
 
 // inRoom calls count if there is room for more bytes. Both are called with p.mu.
@@ -57,6 +63,7 @@ func (p *Pool) countSnapshot(id string, s Snapshot) {
 func (p *Pool) uncountSnapshot(id string) {
 	p.cutBytes -= p.cuts[id].AllocatedBytes
 	delete(p.cuts, id)
+	p.outdate(snapshotKey(id))
 }
 
 // Snapshots returns the snapshots by id, those that are being cut included.

@@ -147,13 +147,18 @@ func (p *Pool) replaceVolume(id string, f *os.File) error {
 		if err := writeMark(f, &mark); err != nil {
 			return err
 		}
-	} else if err := f.Sync(); err != nil {
-		return err
 	}
 	// A link can't replace a name; a rename can.
 	dir, interim := int(p.templates.dir.Fd()), interimPrefix+id
 	if err := linkAs(f, p.templates.dir, interim); err != nil {
 		return err
+	}
+	if !ephemeral {
+		// Only now: Btrfs before Linux 6.16 writes no file that has no name, and after a
+		// power cut the name would be that of an empty one.
+		if err := f.Sync(); err != nil {
+			return errors.Join(err, unix.Unlinkat(dir, interim, 0))
+		}
 	}
 	if err := unix.Renameat(dir, interim, int(p.volumes.Fd()), id); err != nil {
 		return errors.Join(err, unix.Unlinkat(dir, interim, 0))

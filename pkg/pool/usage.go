@@ -76,7 +76,8 @@ func (p *Pool) usageOf(fs space) Usage {
 	}
 }
 
-// reserve takes the full size of a new volume out of what may be promised.
+// reserve takes the full size of a new volume out of what may be promised. The caller
+// calls endMaking once the volume has its file, or release.
 func (p *Pool) reserve(id string, sizeBytes int64) error {
 	fs, err := p.statfs()
 	if err != nil {
@@ -98,7 +99,7 @@ func (p *Pool) reserveIn(fs space, id string, sizeBytes int64) (gone []string, e
 	}
 	p.sizes[id] = sizeBytes
 	p.promised += sizeBytes
-	p.outdate(id)
+	p.beginMaking(id)
 	return gone, nil
 }
 
@@ -155,7 +156,9 @@ func (p *Pool) measureForeign() error {
 	used := int64(st.Blocks-st.Bfree) * st.Frsize
 	var ours int64
 	var shared sharing
-	for _, dir := range []*os.File{p.volumes, p.snapshots, p.trash, p.templates.dir} {
+	// Files move from the later ones to the earlier: what moves meanwhile may be missed,
+	// which promises less for a while, and is never counted twice.
+	for _, dir := range []*os.File{p.trash, p.volumes, p.snapshots, p.templates.dir} {
 		var names []string
 		err := eachFile(dir, func(name string, st unix.Stat_t) {
 			ours += allocated(st)
@@ -163,12 +166,14 @@ func (p *Pool) measureForeign() error {
 				names = append(names, name)
 			}
 		})
-		for _, name := range names {
-			err = errors.Join(err, shared.add(dir, name))
-		}
-		// A file that goes away while it is counted: next time.
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		if err != nil {
 			return err
+		}
+		for _, name := range names {
+			// One that has gone away is counted next time.
+			if err := shared.add(dir, name); err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
 		}
 	}
 	ours -= shared.twiceBytes()

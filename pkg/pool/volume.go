@@ -74,6 +74,7 @@ func (p *Pool) Create(id string, sizeBytes int64) error {
 	if err := p.reserve(id, sizeBytes); err != nil {
 		return err
 	}
+	defer p.endMaking(id)
 	if err := p.createFile(id, sizeBytes, nil); err != nil {
 		p.release(id)
 		return fmt.Errorf("create volume %s in pool %s: %w", id, p.o.Name, err)
@@ -155,14 +156,14 @@ func (p *Pool) syncVolume(id string) error {
 
 // Size returns the full size of a volume, looking at its file and not only at
 // the index. The error matches fs.ErrNotExist when there is no file, in which case
-// the volume also stops to count.
+// the volume also stops to count, unless it is being made.
 func (p *Pool) Size(id string) (int64, error) {
 	for {
 		l := p.beginLook(id)
 		st, err := p.stat(id)
 		current := p.endLook(id, l, func() {
 			switch {
-			case errors.Is(err, fs.ErrNotExist):
+			case errors.Is(err, fs.ErrNotExist) && !p.beingMade(id):
 				p.unpromise(id)
 			case err == nil:
 				p.setSize(id, st.Size) // also takes in a file that somebody put there

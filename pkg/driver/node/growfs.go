@@ -17,12 +17,12 @@ func (s *Service) fillDevice(device client.Device, path string, a access) error 
 	return s.timed(phaseGrow, func() error { return mount.Grow(device.Path, path) })
 }
 
-// fillStaged is fillDevice for a volume that was mounted at its staging path. If it was
-// attached for that, an error takes the mount away again: nobody may see the file
-// system before it has its size.
-func (s *Service) fillStaged(device client.Device, staging string, a access, isNew bool) error {
+// fillStaged is fillDevice for a volume that is mounted at its staging path. If the call
+// has mounted it, an error takes the mount away again: nobody may see the file system
+// before it has its size.
+func (s *Service) fillStaged(device client.Device, staging string, a access, mounts bool) error {
 	err := s.fillDevice(device, staging, a)
-	if err != nil && isNew {
+	if err != nil && mounts {
 		err = errors.Join(err, mount.Unmount(staging))
 	}
 	return err

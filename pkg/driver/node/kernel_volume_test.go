@@ -219,6 +219,37 @@ func TestUnstageOfARawVolumeWhilePublished(t *testing.T) {
 	v.down("a")
 }
 
+// A call that died has attached the device, and the next fails for good: kubelet does not
+// unstage after that, and nobody else would give the device up.
+func TestAStageThatFailsGivesUpTheDeviceOfAnEarlierOne(t *testing.T) {
+	v := newVolume(t, newService(t), mountCapability("ext4"), 64*mib)
+	a, err := parseAccess(v.cap)
+	v.must(err)
+	o, err := parseContext(map[string]string{"pool": "default"})
+	v.must(err)
+	_, err = v.s.attach(t.Context(), v.id, a, o)
+	v.must(err)
+	v.cap = mountCapability("ext4", "no-such-option")
+	if err := v.stage(); err == nil {
+		t.Error("an unknown mount option was taken")
+	}
+	_, err = world.devices.Get(t.Context(), v.id)
+	v.wantCode("the device after it", err, codes.NotFound)
+}
+
+// A device that is in use is not given up by a call that fails.
+func TestAStageThatFailsLeavesWhatIsInUse(t *testing.T) {
+	v := newVolume(t, newService(t), mountCapability("ext4"), 64*mib)
+	v.must(v.stage(), v.publish("a", false))
+	elsewhere := *v
+	elsewhere.staging, elsewhere.cap = filepath.Join(v.pods, "elsewhere"), mountCapability("ext4", "no-such-option")
+	if err := elsewhere.stage(); err == nil {
+		t.Error("an unknown mount option was taken")
+	}
+	v.must(os.WriteFile(filepath.Join(v.target("a"), "file"), bytes.Repeat([]byte("x"), mib), 0o600))
+	v.down("a")
+}
+
 func TestWhatIsWrongIsSaid(t *testing.T) {
 	s := newService(t)
 	v := newVolume(t, s, mountCapability("xfs"), 64*mib)

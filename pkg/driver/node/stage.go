@@ -58,9 +58,13 @@ func (s *Service) stage(ctx context.Context, id, staging string, a access, o dev
 		return err
 	}
 	defer func() {
-		// After an error that it takes for final, kubelet does not unstage.
-		if err != nil && isNew {
-			err = errors.Join(err, s.detach(context.WithoutCancel(ctx), id, 0))
+		if err == nil {
+			return
+		}
+		// After an error that it takes for final, kubelet does not unstage. A device that
+		// was there may be of a call that died; one that is in use stays.
+		if down := s.detach(context.WithoutCancel(ctx), id, 0); isNew {
+			err = errors.Join(err, down)
 		}
 	}()
 	if err := blockdev.Verify(device.Path, device.Major, device.Minor); err != nil {
@@ -72,10 +76,11 @@ func (s *Service) stage(ctx context.Context, id, staging string, a access, o dev
 	if device, err = s.separate(ctx, id, device, a, o); err != nil {
 		return err
 	}
-	if err := s.mountStaging(ctx, o.pool, id, device, staging, a, ready); err != nil {
+	mounts, err := s.mountStaging(ctx, o.pool, id, device, staging, a, ready)
+	if err != nil {
 		return err
 	}
-	return s.fillStaged(device, staging, a, isNew)
+	return s.fillStaged(device, staging, a, mounts)
 }
 
 // checkFile tells a volume that is not here from a pool that is not ready.
@@ -155,15 +160,15 @@ func whileUnavailable(ctx context.Context, call func(context.Context) error) err
 	}
 }
 
-// mountStaging makes sure that the volume's file system is at the staging path.
-// One that is ready is not looked at before.
-func (s *Service) mountStaging(ctx context.Context, poolName, id string, device client.Device, staging string, a access, ready bool) error {
+// mountStaging makes sure that the volume's file system is at the staging path, and says
+// whether it was this call that put it there. One that is ready is not looked at before.
+func (s *Service) mountStaging(ctx context.Context, poolName, id string, device client.Device, staging string, a access, ready bool) (mounts bool, err error) {
 	mounted, err := s.staged(device, staging, a)
 	if err != nil || mounted {
-		return err
+		return false, err
 	}
 	if err := os.MkdirAll(staging, 0o750); err != nil {
-		return fmt.Errorf("make staging path: %w", err)
+		return false, fmt.Errorf("make staging path: %w", err)
 	}
 	err = blockdev.CheckUnused(device.Path)
 	switch {
@@ -172,13 +177,14 @@ func (s *Service) mountStaging(ctx context.Context, poolName, id string, device 
 		// versions: the kernel mounts the same file system a second time, and
 		// refuses anything else.
 	case err != nil:
-		return err
+		return false, err
 	case !ready:
 		if err := s.makeReady(ctx, poolName, id, device.Path, a.fsType); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return s.timed(phaseMount, func() error { return mount.Mount(device.Path, staging, a.fsType, a.flags) })
+	err = s.timed(phaseMount, func() error { return mount.Mount(device.Path, staging, a.fsType, a.flags) })
+	return err == nil, err
 }
 
 // staged says whether the staging path holds this device's file system. What a
