@@ -145,7 +145,7 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 	}
 	kube.QPS, kube.Burst = o.qps, o.burst
 	cluster.o = clusterOptions{node: o.nodeName, metadata: endpoint, kube: kube, pools: pools, devices: devices, locks: locks, problems: watch.Problems, freezer: freezer,
-		onRemoved: func(id string) {
+		onRemove: func(id string) {
 			if err := formats.Forget(id); err != nil {
 				slog.Warn("mark of a mkfs stays", "volume", id, "error", err)
 			}
@@ -163,7 +163,9 @@ func serveNode(ctx context.Context, o nodeOptions, pools *pool.Set, cluster *nod
 	parts.after("cluster", cluster.run)
 	parts.after("watch", func(ctx context.Context) error { return watch.Run(ctx, devices.List, cluster.prompt) })
 	parts.first("csi", csi.Start)
-	parts.first("sweep", func(ctx context.Context) error { return sweep(ctx, service) })
+	for _, p := range pools.States() {
+		parts.first("sweep", func(ctx context.Context) error { return sweep(ctx, service, p.Options.Name) })
+	}
 	if blocks != nil {
 		parts.first("snapshot metadata", blocks.Start)
 	}
@@ -203,14 +205,15 @@ const poolRetry = 15 * time.Second
 // the first time at the start.
 const sweepEvery = 10 * time.Minute
 
-func sweep(ctx context.Context, service *node.Service) error {
+// sweep does so for one pool, whose disk may hang.
+func sweep(ctx context.Context, service *node.Service, name string) error {
 	for {
-		removed, err := service.Sweep(ctx)
+		removed, err := service.Sweep(ctx, name)
 		if len(removed) > 0 {
-			slog.Info("ephemeral volumes left behind were removed", "volumes", removed)
+			slog.Info("ephemeral volumes left behind were removed", "pool", name, "volumes", removed)
 		}
 		if err != nil && ctx.Err() == nil {
-			slog.Error("ephemeral volumes left behind stay", "error", err)
+			slog.Error("ephemeral volumes left behind stay", "pool", name, "error", err)
 		}
 		select {
 		case <-ctx.Done():

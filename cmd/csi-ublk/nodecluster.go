@@ -37,15 +37,15 @@ type nodeCluster struct {
 }
 
 type clusterOptions struct {
-	node      string
-	kube      *rest.Config
-	pools     *pool.Set
-	devices   *serverclient.Client
-	locks     *driver.VolumeLocks
-	freezer   *mount.Freezer
-	onRemoved func(volumeID string)
-	problems  func(volumeID string) []health.Problem
-	metadata  *v1alpha1.SnapshotMetadataEndpoint // nil if it is not offered
+	node     string
+	kube     *rest.Config
+	pools    *pool.Set
+	devices  *serverclient.Client
+	locks    *driver.VolumeLocks
+	freezer  *mount.Freezer
+	onRemove func(volumeID string)
+	problems func(volumeID string) []health.Problem
+	metadata *v1alpha1.SnapshotMetadataEndpoint // nil if it is not offered
 }
 
 // thawed returns a Freezer that keeps its marks in dir, after it has thawed what an
@@ -117,7 +117,7 @@ func (c *nodeCluster) manage(ctx context.Context) error {
 	}
 	cutter := &cut.Cutter{Devices: c.o.devices, Freezer: c.o.freezer}
 	volumes := volumerec.New(volumerec.Options{
-		Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Devices: c.o.devices, Cutter: cutter, Locks: c.o.locks, OnRemoved: c.o.onRemoved,
+		Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Devices: c.o.devices, Cutter: cutter, Locks: c.o.locks, OnRemove: c.o.onRemove,
 		Problems: c.o.problems,
 	})
 	snapshots := snapshotrec.New(snapshotrec.Options{Client: mgr.GetClient(), Node: c.o.node, Pools: c.o.pools, Cutter: cutter, Locks: c.o.locks})

@@ -11,9 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -72,6 +74,7 @@ func run(m *testing.M) (code int, err error) {
 		}
 	}()
 	cfg.QPS, cfg.Burst = -1, -1
+	ctrl.SetLogger(logr.Discard()) // of reconcilers that run here
 	if api, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme}); err != nil {
 		return 0, err
 	}

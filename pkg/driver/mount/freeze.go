@@ -47,20 +47,44 @@ const (
 	fiThaw   = 0xc0045878
 )
 
+// WriteBack writes to a device what its file system holds in memory, so that a freeze
+// soon after has little to write while every writer waits. Where no file system of the
+// device is mounted, there is nothing to do. ctx bounds the wait; the kernel goes on.
+func (f *Freezer) WriteBack(ctx context.Context, device uint64) error {
+	dir, err := mountOf(device)
+	if dir == nil || err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer dir.Close()
+		done <- unix.Syncfs(int(dir.Fd()))
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("write %s back: %w", dir.Name(), err)
+	}
+	return nil
+}
+
 // Freeze writes the file system of a device back and stops all that would change
 // it, until thaw is called, which must be soon: every writer blocks. thaw may be
-// called more than once. Where no file system of the device is mounted, or somebody
-// else has frozen it, there is nothing to do, and nothing to thaw. id names the
-// mark. ctx bounds the wait; a freeze that the kernel ends later is undone.
+// called more than once, and again after an error. Where no file system of the device is
+// mounted, or somebody else has frozen it, there is nothing to do, and nothing to thaw. id
+// names the mark. ctx bounds the wait; a freeze that the kernel ends later is undone.
 func (f *Freezer) Freeze(ctx context.Context, id string, device uint64) (thaw func() error, err error) {
 	nothing := func() error { return nil }
 	dir, err := mountOf(device)
 	if dir == nil || err != nil {
 		return nothing, err
 	}
-	// What is written before the freeze is not waited for in it.
-	if err := unix.Syncfs(int(dir.Fd())); err != nil {
-		return nil, errors.Join(fmt.Errorf("write %s back: %w", dir.Name(), err), dir.Close())
+	// The kernel can't be told to stop once it has begun.
+	if err := ctx.Err(); err != nil {
+		return nil, errors.Join(fmt.Errorf("freeze %s: %w", dir.Name(), err), dir.Close())
 	}
 	if err := f.mark(id, device); err != nil {
 		return nil, errors.Join(fmt.Errorf("note that %s is to be frozen: %w", dir.Name(), err), dir.Close())
@@ -70,8 +94,11 @@ func (f *Freezer) Freeze(ctx context.Context, id string, device uint64) (thaw fu
 		release = func() {}
 	}
 	undo := func() error {
-		defer release()
-		return errors.Join(f.thaw(id, dir), dir.Close())
+		if err := f.thaw(id, dir); err != nil {
+			return err // the guard stays
+		}
+		release()
+		return dir.Close()
 	}
 	done := make(chan error, 1)
 	go func() { done <- frozen(dir, fiFreeze) }()
@@ -95,14 +122,16 @@ func (f *Freezer) Freeze(ctx context.Context, id string, device uint64) (thaw fu
 	return once(undo), nil
 }
 
+// once calls f until it has succeeded.
 func once(f func() error) func() error {
-	called := false
+	done := false
 	return func() error {
-		if called {
+		if done {
 			return nil
 		}
-		called = true
-		return f()
+		err := f()
+		done = err == nil
+		return err
 	}
 }
 

@@ -175,7 +175,7 @@ func TestInlineVolumesLeftBehindAreSweptUp(t *testing.T) {
 	if err := world.pool.CreateEphemeral(localID(half.id), 512*mib, pool.Ephemeral{Target: half.target, BootID: s.bootID}); err != nil {
 		t.Fatal(err)
 	}
-	removed, err := newService(t).Sweep(context.Background())
+	removed, err := newService(t).Sweep(context.Background(), "default")
 	if err != nil || len(removed) != 2 {
 		t.Errorf("swept %v (%v), want the orphan and the former one", removed, err)
 	}

@@ -322,11 +322,16 @@ func TestFreezeThatComesTooLateIsUndone(t *testing.T) {
 	device, err := world.devices.Get(context.Background(), v.id)
 	v.must(err)
 	marks := filepath.Join(t.TempDir(), "frozen")
-	f, err := mount.NewFreezer(marks, nil)
-	v.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := f.Freeze(ctx, v.id, unix.Mkdev(device.Major, device.Minor)); !errors.Is(err, context.Canceled) {
+	defer cancel()
+	// The guard is told last, when there is no way back.
+	f, err := mount.NewFreezer(marks, func(context.Context, *os.File) (func(), error) {
+		cancel()
+		return func() {}, nil
+	})
+	v.must(err)
+	number := unix.Mkdev(device.Major, device.Minor)
+	if _, err := f.Freeze(ctx, v.id, number); !errors.Is(err, context.Canceled) {
 		t.Fatalf("freeze that nobody waits for: %v", err)
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -338,6 +343,13 @@ func TestFreezeThatComesTooLateIsUndone(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("ten seconds later there are marks: %v", left)
 		}
+	}
+	// One that comes too late for a beginning is none.
+	if _, err := f.Freeze(ctx, v.id, number); !errors.Is(err, context.Canceled) {
+		t.Errorf("freeze that nobody waits for: %v", err)
+	}
+	if left, err := os.ReadDir(marks); err != nil || len(left) > 0 {
+		t.Errorf("marks %v, %v", left, err)
 	}
 	v.must(os.WriteFile(filepath.Join(v.target("a"), "file"), []byte("data"), 0o600))
 	v.down("a")

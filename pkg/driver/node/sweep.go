@@ -10,30 +10,29 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
 )
 
-// Sweep removes the ephemeral volumes that nobody will ask to have removed: those
-// of a former boot, and those whose pod's directory kubelet has removed, as when
-// its own directory was made anew. It returns the ids of those it removed. It is
-// meant for the start of the plugin and for now and then: it looks at every
-// ephemeral volume.
-func (s *Service) Sweep(ctx context.Context) (removed []string, err error) {
+// Sweep removes the ephemeral volumes of a pool that nobody will ask to have removed:
+// those of a former boot, and those whose pod's directory kubelet has removed, as when
+// its own directory was made anew. It returns the ids of those it removed; a pool that is
+// not open has none. It is meant for the start of the plugin and for now and then: it
+// looks at every ephemeral volume.
+func (s *Service) Sweep(ctx context.Context, name string) (removed []string, err error) {
+	p, err := s.o.Pools.Pool(name)
+	if err != nil {
+		return nil, nil
+	}
 	var errs []error
-	for _, state := range s.o.Pools.States() {
-		if state.Pool == nil {
+	for id, mark := range p.Ephemerals() {
+		if !s.abandoned(mark) {
 			continue
 		}
-		for id, mark := range state.Pool.Ephemerals() {
-			if !s.abandoned(mark) {
-				continue
-			}
-			err := s.exclusive(ctx, id, "sweep", func(ctx context.Context) error {
-				return s.sweep(ctx, state.Pool, id)
-			})
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			removed = append(removed, id)
+		err := s.exclusive(ctx, id, "sweep", func(ctx context.Context) error {
+			return s.sweep(ctx, p, id)
+		})
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
+		removed = append(removed, id)
 	}
 	return removed, errors.Join(errs...)
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
@@ -29,6 +30,7 @@ type Devices interface {
 
 // Freezer freezes file systems; see mount.Freezer.
 type Freezer interface {
+	WriteBack(ctx context.Context, device uint64) error
 	Freeze(ctx context.Context, volumeID string, device uint64) (thaw func() error, err error)
 }
 
@@ -44,31 +46,36 @@ type Copy struct {
 	To     *pool.Copy
 }
 
-// bound is the longest that a file system may stay frozen.
-const bound = 10 * time.Second
+// bound is the longest that a file system may stay frozen. Before, what it has to write is
+// waited for, in which its users go on.
+const (
+	bound          = 10 * time.Second
+	writeBackBound = 30 * time.Second
+)
 
 // Volumes fills the copies, all at one moment, which it returns. The caller has the
 // locks of all the volumes. After an error no copy is of use; its gRPC code is the
 // device server's, if it was that.
 func (c *Cutter) Volumes(ctx context.Context, copies ...Copy) (at pool.Cut, err error) {
+	inUse, err := c.inUse(ctx, copies)
+	if err != nil {
+		return at, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	var attached []client.Copy
 	for _, o := range copies {
-		device, err := c.Devices.Get(ctx, o.Volume)
-		switch {
-		case driver.Code(err) == codes.NotFound:
+		number, ok := inUse[o.Volume]
+		if !ok {
 			if err := o.To.FillFromVolume(o.Volume); err != nil {
 				return at, err
 			}
 			continue
-		case err != nil:
-			return at, fmt.Errorf("ask for the device of volume %s: %w", o.Volume, err)
 		}
 		attached = append(attached, client.Copy{VolumeID: o.Volume, TargetPath: o.To.Path()})
-		thaw, err := c.Freezer.Freeze(ctx, o.Volume, unix.Mkdev(device.Major, device.Minor))
-		if err != nil {
-			return at, fmt.Errorf("volume %s: %w", o.Volume, err)
+		thaw, freezeErr := c.Freezer.Freeze(ctx, o.Volume, number)
+		if freezeErr != nil {
+			return at, fmt.Errorf("volume %s: %w", o.Volume, freezeErr)
 		}
 		defer func() {
 			if thawErr := thaw(); thawErr != nil {
@@ -83,4 +90,32 @@ func (c *Cutter) Volumes(ctx context.Context, copies ...Copy) (at pool.Cut, err 
 	}
 	at.At = time.Now().Add(-at.Held)
 	return at, nil
+}
+
+// inUse returns the numbers of the disks of those volumes that have one. What their file
+// systems had to write is written, so that none of them is frozen while another one, whose
+// disk may be slower, still writes.
+func (c *Cutter) inUse(ctx context.Context, copies []Copy) (map[string]uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeBackBound)
+	defer cancel()
+	numbers := make(map[string]uint64)
+	var all errgroup.Group
+	for _, o := range copies {
+		device, err := c.Devices.Get(ctx, o.Volume)
+		if driver.Code(err) == codes.NotFound {
+			continue
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("ask for the device of volume %s: %w", o.Volume, err), all.Wait())
+		}
+		number := unix.Mkdev(device.Major, device.Minor)
+		numbers[o.Volume] = number
+		all.Go(func() error {
+			if err := c.Freezer.WriteBack(ctx, number); err != nil {
+				return fmt.Errorf("volume %s: %w", o.Volume, err)
+			}
+			return nil
+		})
+	}
+	return numbers, all.Wait()
 }

@@ -32,9 +32,15 @@ func (w *poolWatch) look(ctx context.Context, states []pool.State) []v1alpha1.Po
 	list := make([]v1alpha1.PoolStatus, len(states))
 	for i, s := range states {
 		select {
+		case <-ctx.Done():
 		case a := <-answers[i]:
 			list[i] = a.Val.(v1alpha1.PoolStatus)
-		case <-ctx.Done():
+			continue
+		}
+		select {
+		case a := <-answers[i]: // while one before it was waited for
+			list[i] = a.Val.(v1alpha1.PoolStatus)
+		default:
 			list[i] = v1alpha1.PoolStatus{Name: s.Options.Name, Kind: string(s.Options.Kind), FSType: s.Options.FSType,
 				Message: fmt.Sprintf("the pool's file system has not answered for %v: is its disk well?", w.patient)}
 		}

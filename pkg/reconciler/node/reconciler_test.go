@@ -146,6 +146,24 @@ func TestAPoolThatDoesNotAnswerKeepsNoOther(t *testing.T) {
 	r.condition(v1alpha1.NodeReady, metav1.ConditionTrue, "Ready")
 }
 
+// One that has answered is heard, also if the one before it has not.
+func TestAPoolBehindOneThatDoesNotAnswerIsHeard(t *testing.T) {
+	hang := make(chan struct{})
+	defer close(hang)
+	w := poolWatch{patient: 50 * time.Millisecond, ask: func(s pool.State) v1alpha1.PoolStatus {
+		if s.Options.Name == "hung" {
+			<-hang
+		}
+		return v1alpha1.PoolStatus{Name: s.Options.Name, Ready: true}
+	}}
+	states := []pool.State{{Options: pool.Options{Name: "hung"}}, {Options: pool.Options{Name: "well"}}}
+	for range 20 {
+		if list := w.look(t.Context(), states); list[0].Ready || !list[1].Ready {
+			t.Fatalf("pools %+v", list)
+		}
+	}
+}
+
 func TestWedgedKernel(t *testing.T) {
 	r := newRig(t)
 	r.server.info.Wedged, r.server.info.WedgedMessage = true, "DEL_DEV of device 3"

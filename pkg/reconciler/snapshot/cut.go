@@ -38,6 +38,25 @@ func (r *Reconciler) cut(ctx context.Context, s *v1alpha1.UblkSnapshot) (again b
 			return false, reconcile.Result{RequeueAfter: busyAgain}, nil
 		}
 		defer release()
+		if m.Name == s.Name {
+			continue // whoever looks at it is here
+		}
+		release, ok = r.hold(m.Name)
+		if !ok {
+			return false, reconcile.Result{RequeueAfter: busyAgain}, nil
+		}
+		defer release()
+	}
+	// Only what is seen under the locks stays true: a member whose object goes now would
+	// get a file that nobody removes.
+	if members, err = r.members(ctx, s); err != nil || members == nil {
+		return false, reconcile.Result{RequeueAfter: busyAgain}, err
+	}
+	for _, m := range members {
+		if !m.DeletionTimestamp.IsZero() {
+			return false, reconcile.Result{RequeueAfter: notReadyIn}, r.report(ctx, s, step{notReady, reasonFileMissing,
+				"its group is not whole: " + m.Name + " is being deleted. Delete the group"})
+		}
 	}
 	if err := r.cutAll(ctx, members); err != nil {
 		next, soon := problem(err)
@@ -121,7 +140,11 @@ func problem(err error) (next step, soon bool) {
 		next.reason = v1alpha1.ReasonNoReflink
 	case code == codes.ResourceExhausted:
 		next.reason = v1alpha1.ReasonPoolFull
-	case code == codes.Unavailable, code == codes.Aborted, code == codes.NotFound, code == codes.DeadlineExceeded:
+	case code == codes.DeadlineExceeded:
+		// Not soon: each try holds up who writes to the volume.
+		next.reason = reasonTooLong
+		next.message = "it took too long, as when a volume has more to write than its disk or its limits take: " + next.message
+	case code == codes.Unavailable, code == codes.Aborted, code == codes.NotFound:
 		// The device server is being restarted, or the device recovered.
 		next.reason = "ServerUnavailable"
 		return next, true

@@ -38,9 +38,11 @@ const mib = 1 << 20
 type server struct {
 	pool     *pool.Pool
 	attached bool
+	written  bool // back, since the last freeze
 	frozen   bool
 	cuts     int
 	err      error // of the next cuts
+	thawErr  error
 }
 
 func (s *server) Get(context.Context, string) (serverclient.Device, error) {
@@ -50,9 +52,20 @@ func (s *server) Get(context.Context, string) (serverclient.Device, error) {
 	return serverclient.Device{}, status.Error(codes.NotFound, "not attached")
 }
 
+func (s *server) WriteBack(context.Context, uint64) error {
+	if s.frozen {
+		return errors.New("write back while a file system is frozen")
+	}
+	s.written = true
+	return nil
+}
+
 func (s *server) Freeze(context.Context, string, uint64) (func() error, error) {
+	if !s.written {
+		return nil, errors.New("frozen with all that it has to write")
+	}
 	s.frozen = true
-	return func() error { s.frozen = false; return nil }, nil
+	return func() error { s.frozen, s.written = false, false; return s.thawErr }, nil
 }
 
 func (s *server) Cut(_ context.Context, copies []serverclient.Copy) (time.Duration, error) {
@@ -225,6 +238,8 @@ func TestWhatCanNotBeCut(t *testing.T) {
 		"a server without room":  {func(r *rig) { r.server.err = status.Error(codes.ResourceExhausted, "no space") }, v1alpha1.ReasonPoolFull},
 		"a server that can't":    {func(r *rig) { r.server.err = status.Error(codes.FailedPrecondition, "no reflink") }, v1alpha1.ReasonNoReflink},
 		"a server that is wrong": {func(r *rig) { r.server.err = errors.New("bug") }, v1alpha1.ReasonPoolFailed},
+		"a thaw that fails":      {func(r *rig) { r.server.thawErr = errors.New("no thaw") }, v1alpha1.ReasonPoolFailed},
+		"a disk that is slow":    {func(r *rig) { r.server.err = context.DeadlineExceeded }, reasonTooLong},
 		"a volume that grew": {func(r *rig) {
 			if err := os.Truncate(r.pool.VolumePath("v"), 32*mib); err != nil {
 				r.t.Fatal(err)

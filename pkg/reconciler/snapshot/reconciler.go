@@ -24,12 +24,14 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
 	"github.com/csi-ublk/csi-ublk/pkg/reconciler/cut"
+	"github.com/csi-ublk/csi-ublk/pkg/reconciler/perpool"
 )
 
 const (
 	reasonPoolMissing = v1alpha1.ReasonPoolMissing
 	reasonPoolFailed  = v1alpha1.ReasonPoolFailed
 	reasonFileMissing = v1alpha1.ReasonFileMissing
+	reasonTooLong     = "CutTakesTooLong"
 )
 
 // Options configures a Reconciler. All fields but those that say so are required.
@@ -40,7 +42,7 @@ type Options struct {
 	Pools  *pool.Set
 	Cutter *cut.Cutter
 	Locks  *driver.VolumeLocks // shared with the CSI node service
-	// Workers is how many snapshots are worked on at a time; 0 means 16.
+	// Workers is how many snapshots of a pool are worked on at a time; 0 means 16.
 	Workers int
 }
 
@@ -55,13 +57,23 @@ func New(o Options) *Reconciler {
 	return &Reconciler{o}
 }
 
-// Setup adds the reconciler to a manager.
+// Setup adds the reconciler to a manager, as a controller for each pool.
 func (r *Reconciler) Setup(mgr ctrl.Manager) error {
+	for _, l := range perpool.Lanes(r.o.Pools) {
+		if err := r.setup(mgr, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) setup(mgr ctrl.Manager, l perpool.Lane) error {
 	skip := true
+	mine := predicate.NewPredicateFuncs(func(o client.Object) bool { return l.Has(o.(*v1alpha1.UblkSnapshot).Spec.Pool) })
 	return ctrl.NewControllerManagedBy(mgr).
-		Named("snapshot").
+		Named(l.Controller("snapshot")).
 		// Status is ours: only specs and deletions are news.
-		For(&v1alpha1.UblkSnapshot{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.UblkSnapshot{}, builder.WithPredicates(predicate.GenerationChangedPredicate{}, mine)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: r.o.Workers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](50*time.Millisecond, 10*time.Second),
@@ -88,6 +100,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if s.Spec.Node != r.o.Node {
 		return reconcile.Result{}, nil
 	}
+	release, ok := r.hold(s.Name)
+	if !ok {
+		return reconcile.Result{RequeueAfter: busyAgain}, nil
+	}
+	defer release()
 	for range maxSteps {
 		again, result, err := r.take(ctx, s, plan(r.observe(s)))
 		if !again || err != nil {
@@ -95,6 +112,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 	}
 	return reconcile.Result{RequeueAfter: busyAgain}, nil
+}
+
+// hold keeps others of its group from cutting a snapshot while it is looked at, and its
+// removal from being planned while they cut it.
+func (r *Reconciler) hold(name string) (release func(), ok bool) {
+	release, _, ok = r.o.Locks.TryAcquire("snapshot/"+name, "snapshot")
+	return release, ok
 }
 
 func (r *Reconciler) observe(s *v1alpha1.UblkSnapshot) observation {

@@ -15,6 +15,7 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
 	"github.com/csi-ublk/csi-ublk/pkg/driver/health"
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
+	"github.com/csi-ublk/csi-ublk/pkg/reconciler/perpool"
 	serverclient "github.com/csi-ublk/csi-ublk/pkg/server/client"
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -60,12 +61,12 @@ type Options struct {
 	Devices Devices
 	Cutter  Cutter
 	Locks   *driver.VolumeLocks // shared with the CSI node service
-	// OnRemoved, if not nil, is told of every volume whose file went to the trash.
-	OnRemoved func(volumeID string)
+	// OnRemove, if not nil, is told of every volume whose file is about to go to the trash.
+	OnRemove func(volumeID string)
 	// Problems are those of a volume in use; nil means none are reported. It must not
 	// block.
 	Problems func(volumeID string) []health.Problem
-	// Workers is how many volumes are worked on at a time; 0 means 64.
+	// Workers is how many volumes of a pool are worked on at a time; 0 means 64.
 	Workers int
 	// Name tells controllers of one process apart; "" means "volume".
 	Name string
@@ -73,7 +74,14 @@ type Options struct {
 
 // Reconciler is a reconciler for the UblkVolumes of one node.
 type Reconciler struct {
-	o       Options
+	o     Options
+	lanes []lane
+}
+
+// A lane is the volumes of one pool, with those that are to be looked at soon, and with
+// those of others, which it leaves to their lanes: a prompt does not know the pool.
+type lane struct {
+	perpool.Lane
 	prompts chan event.GenericEvent
 }
 
@@ -85,25 +93,41 @@ func New(o Options) *Reconciler {
 	if o.Name == "" {
 		o.Name = "volume"
 	}
-	return &Reconciler{o: o, prompts: make(chan event.GenericEvent, 1024)}
+	r := &Reconciler{o: o}
+	for _, l := range perpool.Lanes(o.Pools) {
+		r.lanes = append(r.lanes, lane{Lane: l, prompts: make(chan event.GenericEvent, 1024)})
+	}
+	return r
 }
 
-// Setup adds the reconciler to a manager.
+// Setup adds the reconciler to a manager, as a controller for each pool.
 func (r *Reconciler) Setup(mgr ctrl.Manager) error {
+	for _, l := range r.lanes {
+		if err := r.setup(mgr, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) setup(mgr ctrl.Manager, l lane) error {
 	skip := true
+	mine := predicate.NewPredicateFuncs(func(o client.Object) bool { return l.Has(o.(*v1alpha1.UblkVolume).Spec.Pool) })
 	return ctrl.NewControllerManagedBy(mgr).
-		Named(r.o.Name).
+		Named(l.Controller(r.o.Name)).
 		// Status is ours: only specs and deletions, which both count up the
 		// generation, are news.
-		For(&v1alpha1.UblkVolume{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesRawSource(source.Channel(r.prompts, &handler.EnqueueRequestForObject{})).
+		For(&v1alpha1.UblkVolume{}, builder.WithPredicates(predicate.GenerationChangedPredicate{}, mine)).
+		WatchesRawSource(source.Channel(l.prompts, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: r.o.Workers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](50*time.Millisecond, 10*time.Second),
 			// The manager is made anew when the API server was away for long.
 			SkipNameValidation: &skip,
 		}).
-		Complete(r)
+		Complete(reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+			return r.reconcile(ctx, request, l.Has)
+		}))
 }
 
 // Prompt has a volume looked at soon, as after it was detached. It never blocks; a
@@ -111,9 +135,11 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 func (r *Reconciler) Prompt(volumeID string) {
 	v := &v1alpha1.UblkVolume{}
 	v.Name = volumeID
-	select {
-	case r.prompts <- event.GenericEvent{Object: v}:
-	default:
+	for _, l := range r.lanes {
+		select {
+		case l.prompts <- event.GenericEvent{Object: v}:
+		default:
+		}
 	}
 }
 
@@ -128,12 +154,17 @@ const (
 
 // Reconcile looks at one volume.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	return r.reconcile(ctx, request, func(pool string) bool { return true })
+}
+
+// reconcile looks at the volume if its pool is among those.
+func (r *Reconciler) reconcile(ctx context.Context, request reconcile.Request, among func(pool string) bool) (reconcile.Result, error) {
 	v := &v1alpha1.UblkVolume{}
 	if err := r.o.Client.Get(ctx, request.NamespacedName, v); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	// A prompt may be for a volume that another node has by now.
-	if v.Spec.Node != r.o.Node {
+	if v.Spec.Node != r.o.Node || !among(v.Spec.Pool) {
 		return reconcile.Result{}, nil
 	}
 	for range maxSteps {
@@ -295,13 +326,11 @@ func (r *Reconciler) remove(v *v1alpha1.UblkVolume) error {
 	if err != nil {
 		return err
 	}
-	if err := p.Delete(v.Name); err != nil {
-		return err
+	// Before: what is noted of this file must not be found for another one of its name.
+	if r.o.OnRemove != nil {
+		r.o.OnRemove(v.Name)
 	}
-	if r.o.OnRemoved != nil {
-		r.o.OnRemoved(v.Name)
-	}
-	return nil
+	return p.Delete(v.Name)
 }
 
 func (r *Reconciler) setFinalizer(ctx context.Context, v *v1alpha1.UblkVolume, on bool) error {
