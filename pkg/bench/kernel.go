@@ -70,7 +70,7 @@ func (b *bench) kernelWave(ctx context.Context, p kernelPoint) error {
 			return del(ctx, i)
 		})
 		if err == nil {
-			err = b.allGone(ctx, list, p.way)
+			err = b.allGone(ctx, list, p)
 		}
 		if err != nil {
 			return err
@@ -86,25 +86,21 @@ func (b *bench) kernelWave(ctx context.Context, p kernelPoint) error {
 	if err := each(ctx, p.threads, len(list), del); err != nil {
 		return err
 	}
-	if err := b.allGone(ctx, list, p.way); err != nil {
+	if err := b.allGone(ctx, list, p); err != nil {
 		return err
 	}
 	b.report.add(key(partDelete), time.Since(begin).Seconds())
 	return nil
 }
 
-// allGone ends the clock of our order, which leaves the last step to the kernel:
-// no number may be taken any more.
-func (b *bench) allGone(ctx context.Context, list []*bare, way string) error {
-	if way != wayOurs {
+// allGone ends the clock of our order, which leaves the last step to the kernel: no
+// number may be taken any more. The same callers ask, so that what asking costs, a
+// command for each device that the plain order does not have, overlaps like the rest.
+func (b *bench) allGone(ctx context.Context, list []*bare, p kernelPoint) error {
+	if p.way != wayOurs {
 		return nil // DEL_DEV has waited
 	}
-	for _, d := range list {
-		if err := b.fleet.gone(ctx, d); err != nil {
-			return err
-		}
-	}
-	return nil
+	return each(ctx, p.threads, len(list), func(ctx context.Context, i int) error { return b.fleet.gone(ctx, list[i]) })
 }
 
 // raiseNull brings up n devices that complete every request at once.

@@ -16,13 +16,17 @@ import (
 )
 
 func TestEveryBlockReadsBackAsItWasWritten(t *testing.T) {
+	rawBytes, fileBytes := "96m", "64m"
+	if testing.Short() { // an emulated processor checks some 50 blocks a second
+		rawBytes, fileBytes = "12m", "8m"
+	}
 	n := newNode(t)
 	raw := n.attach("raw", 96<<20, client.AttachOptions{})
-	startLoad(t, raw.Path, "96m").wait(t)
+	startLoad(t, raw.Path, rawBytes).wait(t)
 	for _, kind := range []string{"ext4", "xfs"} {
 		d := n.attach(kind, 320<<20, client.AttachOptions{QueueDepth: 32})
 		dir, unmount := n.mountedDisk(d.Path, kind)
-		startLoad(t, filepath.Join(dir, "f"), "64m", "--fsync=64").wait(t)
+		startLoad(t, filepath.Join(dir, "f"), fileBytes, "--fsync=64").wait(t)
 		unmount()
 		if out := command(t, map[string]string{"ext4": "e2fsck", "xfs": "xfs_repair"}[kind], map[string]string{"ext4": "-fn", "xfs": "-n"}[kind], d.Path); testing.Verbose() {
 			t.Log(out)
