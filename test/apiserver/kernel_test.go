@@ -53,4 +53,11 @@ func TestNodesShowTheirKernel(t *testing.T) {
 	})
 	healthy("UNLOCKED", metav1.ConditionTrue, "")
 	eventually(t, "label and taint of a kernel that answers again", shows("unlocked", false))
+	// The label goes without those of others.
+	healthy("UNKNOWN", metav1.ConditionTrue, "")
+	eventually(t, "the label to go", shows("", false))
+	healthy("NOWAIT", metav1.ConditionTrue, "")
+	eventually(t, "the label", shows("nowait", false))
+	must(t, api.Delete(t.Context(), &v1alpha1.UblkNode{ObjectMeta: metav1.ObjectMeta{Name: n.name}}))
+	eventually(t, "the label to go with the UblkNode", shows("", false))
 }

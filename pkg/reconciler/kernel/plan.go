@@ -1,10 +1,12 @@
 package kernel
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -49,6 +51,25 @@ func plan(node *corev1.Node, u *v1alpha1.UblkNode, taint bool) (changed bool) {
 		changed = true
 	}
 	return changed
+}
+
+// patch is the difference of a Node, and says nothing of what plan does not change: a
+// cached Node need not be whole, and what it lacks would be taken away by a comparison.
+func patch(before, after *corev1.Node) ([]byte, error) {
+	// Taints are one list: what others have put there since must not be lost.
+	metadata := map[string]any{"resourceVersion": before.ResourceVersion}
+	whole := map[string]any{"metadata": metadata}
+	if kind := after.Labels[Label]; kind != before.Labels[Label] {
+		label := map[string]any{Label: nil} // which takes it away
+		if kind != "" {
+			label[Label] = kind
+		}
+		metadata["labels"] = label
+	}
+	if !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) {
+		whole["spec"] = map[string]any{"taints": after.Spec.Taints}
+	}
+	return json.Marshal(whole)
 }
 
 func isOurs(t corev1.Taint) bool { return t.Key == Taint }

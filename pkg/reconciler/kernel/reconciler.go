@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -68,12 +69,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, q reconcile.Request) (reconc
 	default:
 		r.tell(node, u)
 	}
-	// Taints are one list: what others put there must not be lost.
 	before := node.DeepCopy()
 	if !plan(node, u, r.o.TaintWedged) {
 		return reconcile.Result{}, nil
 	}
-	err := r.o.Client.Patch(ctx, node, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	change, err := patch(before, node)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	err = r.o.Client.Patch(ctx, node, client.RawPatch(types.MergePatchType, change))
 	if apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}

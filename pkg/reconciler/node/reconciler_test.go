@@ -110,8 +110,14 @@ func TestStatus(t *testing.T) {
 	}
 	r.condition(v1alpha1.NodeReady, metav1.ConditionTrue, "Ready")
 	r.condition(v1alpha1.NodeKernelHealthy, metav1.ConditionTrue, "Answers")
+	// A server that has begun anew on the same kernel has not probed it yet.
+	r.server.info.DeleteKind = kindUnknown
 	if r.reconcile(); r.writes != 1 {
 		t.Errorf("%d writes, and nothing changed", r.writes)
+	}
+	r.server.info.BootID = "another"
+	if kind := r.reconcile().Status.Kernel.DeleteKind; kind != kindUnknown {
+		t.Errorf("kind %s of a kernel that was booted and not probed", kind)
 	}
 }
 

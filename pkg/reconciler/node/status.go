@@ -50,6 +50,9 @@ func poolStatus(s pool.State) v1alpha1.PoolStatus {
 	return p
 }
 
+// kindUnknown is what the server says before it has probed the kernel.
+const kindUnknown = "UNKNOWN"
+
 // status is pure. What the server was not there to say stays as it was.
 func (o observed) status(old v1alpha1.UblkNodeStatus, generation int64) v1alpha1.UblkNodeStatus {
 	s := *old.DeepCopy()
@@ -68,6 +71,10 @@ func (o observed) status(old v1alpha1.UblkNodeStatus, generation int64) v1alpha1
 		s.Kernel = v1alpha1.KernelStatus{
 			Release: o.info.KernelRelease, BootID: o.info.BootID,
 			Features: o.info.Features, DeleteKind: o.info.DeleteKind,
+		}
+		if o.info.DeleteKind == kindUnknown && old.Kernel.BootID == o.info.BootID {
+			// A server that has just begun has not probed it yet; it is the same kernel.
+			s.Kernel.DeleteKind = old.Kernel.DeleteKind
 		}
 		s.Slots = v1alpha1.SlotStatus{Max: int32(o.info.DevicesMax), Used: int32(o.info.DevicesUsed)}
 		if o.info.Wedged {
