@@ -26,7 +26,8 @@ func newNodeHealth(pools *pool.Set, devices *serverclient.Client) *nodeHealth {
 	return &nodeHealth{pools: pools, devices: devices}
 }
 
-// ready says what keeps the node from taking volumes. Nothing of it is healed by a
+// ready says what keeps the node from taking volumes, as its UblkNode does: one pool of
+// several that can't be opened is that pool's matter. Nothing of it is healed by a
 // restart, so /healthz does not ask.
 func (h *nodeHealth) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -34,10 +35,15 @@ func (h *nodeHealth) ready(ctx context.Context) error {
 	if _, err := h.devices.Info(ctx); err != nil {
 		return fmt.Errorf("the device server does not answer: %w", err)
 	}
-	for _, s := range h.pools.States() {
+	var closed []error
+	states := h.pools.States()
+	for _, s := range states {
 		if s.Err != nil {
-			return s.Err
+			closed = append(closed, s.Err)
 		}
+	}
+	if len(closed) == len(states) {
+		return errors.Join(closed...)
 	}
 	if !h.registered.Load() {
 		return errors.New("not registered with kubelet yet")
