@@ -307,6 +307,31 @@ func TestSnapshotOfAVanishedNode(t *testing.T) {
 	}
 }
 
+// A snapshot that nobody can cut any more has a final answer, and goes: as long as it has
+// none, neither it nor the claim can be deleted.
+func TestSnapshotThatItsNodeDidNotLiveToCut(t *testing.T) {
+	n := newNode(t, "uncut-1", "uncut", 100*mib)
+	seen(t, "uncut-1", "uncut", 100*mib)
+	_, err := create(t, request("uncut-v", "uncut", 10*mib))
+	must(t, err)
+	n.tell(func(n *node) { n.silent = true })
+	answer := make(chan error, 1)
+	go func() {
+		_, err := snap(t, "uncut-s", "uncut-v")
+		answer <- err
+	}()
+	eventually(t, "the snapshot is asked for", func() bool { return getSnapshot(t, "uncut-s") != nil })
+	n.vanish()
+	if err := <-answer; status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("while it is waited for: %v", err)
+	}
+	eventually(t, "the object is gone", func() bool { return getSnapshot(t, "uncut-s") == nil })
+	if _, err := snap(t, "uncut-later", "uncut-v"); status.Code(err) != codes.FailedPrecondition || getSnapshot(t, "uncut-later") != nil {
+		t.Errorf("asked for later: %v", err)
+	}
+	must(t, remove(t, "uncut-v"))
+}
+
 // One name asked for from many callers is one snapshot.
 func TestOneSnapshotFromManyCallers(t *testing.T) {
 	newNode(t, "many-1", "many", 100*mib)

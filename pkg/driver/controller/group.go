@@ -128,6 +128,9 @@ func (s *Service) groupSources(ctx context.Context, w wantedGroup) ([]*v1alpha1.
 		if first := append(sources, v)[0]; first.Spec.Node != v.Spec.Node {
 			return nil, status.Errorf(codes.FailedPrecondition, "group snapshot %q: volume %s is on node %s and volume %s on node %s; volumes can be cut together only on one node", w.name, first.Name, first.Spec.Node, v.Name, v.Spec.Node)
 		}
+		if err := s.checkSourceNode(ctx, v); err != nil {
+			return nil, err
+		}
 		if err := s.checkReflink(capacity.Place{Node: v.Spec.Node, Pool: v.Spec.Pool}); err != nil {
 			return nil, err
 		}

@@ -102,6 +102,9 @@ func (s *Service) createSnapshot(ctx context.Context, w wantedSnapshot) (*v1alph
 	if err != nil {
 		return nil, err
 	}
+	if err := s.checkSourceNode(ctx, v); err != nil {
+		return nil, err
+	}
 	at, key := capacity.Place{Node: v.Spec.Node, Pool: v.Spec.Pool}, snapshotKey(w.id)
 	if err := s.checkReflink(at); err != nil {
 		return nil, err
@@ -130,12 +133,23 @@ func (s *Service) createSnapshot(ctx context.Context, w wantedSnapshot) (*v1alph
 	return o, err
 }
 
+// checkSourceNode refuses to cut a volume whose node does not exist: nobody would ever do
+// it, and as long as the answer is not final, the claim can't be deleted either.
+func (s *Service) checkSourceNode(ctx context.Context, v *v1alpha1.UblkVolume) error {
+	gone, err := s.nodeGone(ctx, v.Spec.Node)
+	if err == nil && gone {
+		err = status.Errorf(codes.FailedPrecondition, "volume %q can't be cut: its node %s does not exist any more", v.Name, v.Spec.Node)
+	}
+	return err
+}
+
 // uncuttable are the reasons of a new snapshot not being ready that no waiting mends,
 // and what each is for the caller.
 var uncuttable = map[string]codes.Code{
 	v1alpha1.ReasonVolumeMissing: codes.NotFound,
 	v1alpha1.ReasonNoReflink:     codes.FailedPrecondition,
 	v1alpha1.ReasonPoolMissing:   codes.FailedPrecondition,
+	v1alpha1.ReasonNodeGone:      codes.FailedPrecondition,
 	v1alpha1.ReasonPoolFull:      codes.ResourceExhausted,
 	// The next call takes the volume as it is then.
 	v1alpha1.ReasonVolumeGrew: codes.Aborted,
