@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -63,5 +64,54 @@ func TestANodeWhosePluginIsGoneTakesNoVolume(t *testing.T) {
 
 	n.tell(func(n *node) { n.silent = false })
 	n.setPluginReady(corev1.ConditionTrue)
+	must(t, remove(t, v.VolumeId))
+}
+
+// A volume and a snapshot whose node was lost before it made them: the calls that go on
+// waiting are answered at once, for a sidecar has few workers.
+func TestWhatALostNodeIsToMakeIsNotWaitedFor(t *testing.T) {
+	n := newNode(t, "lost", "lost", 1<<30)
+	seen(t, n.name, "lost", 1<<30)
+	v, err := create(t, request("lost-source", "lost", 64*mib))
+	must(t, err)
+	n.tell(func(n *node) { n.silent = true })
+	calls := map[string]func(context.Context) error{
+		"CreateVolume": func(ctx context.Context) error {
+			_, err := leader.CreateVolume(ctx, request("lost-volume", "lost", 64*mib))
+			return err
+		},
+		"CreateSnapshot": func(ctx context.Context) error {
+			_, err := leader.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "lost-snapshot", SourceVolumeId: v.VolumeId})
+			return err
+		},
+	}
+	within := func(d time.Duration, call func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		defer cancel()
+		return call(ctx)
+	}
+	for name, call := range calls {
+		if err := within(2*time.Second, call); status.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("%s of a node that may still answer: %v", name, err)
+		}
+	}
+	n.setNodeReady(corev1.ConditionFalse)
+	seen(t, n.name, "lost", 0)
+	for name, call := range calls {
+		began := time.Now()
+		err := within(20*time.Second, call)
+		if took := time.Since(began); status.Code(err) != codes.Unavailable || took > 10*time.Second {
+			t.Errorf("%s of a node that is lost: %v after %v", name, err, took)
+		}
+	}
+	n.setNodeReady(corev1.ConditionTrue)
+	n.tell(func(n *node) { n.silent = false })
+	for name, call := range calls {
+		if err := within(20*time.Second, call); err != nil {
+			t.Errorf("%s when the node is back: %v", name, err)
+		}
+	}
+	must(t, unsnap(t, "lost-snapshot"))
+	must(t, remove(t, "lost-volume"))
 	must(t, remove(t, v.VolumeId))
 }

@@ -159,7 +159,9 @@ var hopeless = map[string]codes.Code{
 // the time is up the object stays, and the next call goes on waiting.
 func (s *Service) awaitReady(ctx context.Context, v *v1alpha1.UblkVolume) (*v1alpha1.UblkVolume, error) {
 	seen := v
-	err := s.await(ctx, v.Name, func(now *v1alpha1.UblkVolume) (bool, error) {
+	patient, cancel := s.patience(ctx, v.Spec.Node)
+	defer cancel()
+	err := s.await(patient, v.Name, func(now *v1alpha1.UblkVolume) (bool, error) {
 		if now == nil && seen == v {
 			return false, nil // the cache does not show it yet
 		}
@@ -214,10 +216,11 @@ func (s *Service) late(v, seen *v1alpha1.UblkVolume, cause error) error {
 	if ready := meta.FindStatusCondition(seen.Status.Conditions, v1alpha1.VolumeReady); ready != nil {
 		state = "says " + because(ready.Reason, ready.Message)
 	}
+	code := driver.Code(cause)
 	if why := s.silence(v.Spec.Node); why != "" {
-		state += ": " + why
+		code, state = codes.Unavailable, state+": "+why
 	}
-	return status.Errorf(driver.Code(cause), "volume %q waits for node %s to make it; the node %s. The next call goes on waiting", v.Name, v.Spec.Node, state)
+	return status.Errorf(code, "volume %q waits for node %s to make it; the node %s. The next call goes on waiting", v.Name, v.Spec.Node, state)
 }
 
 func ctxError(err error) error {

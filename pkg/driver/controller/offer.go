@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -60,6 +61,16 @@ func (s *Service) silence(name string) string {
 		return "no csi-ublk node plugin has registered there"
 	}
 	return cmp.Or(pluginSilence(ublk), s.pluginAway(name))
+}
+
+// patience bounds the wait for a node's answer: one that can't be expected to give any
+// gets a second, in which it may turn out to have given it. Sidecars have few workers, and
+// the calls for a node that is lost would have all of them.
+func (s *Service) patience(ctx context.Context, node string) (context.Context, context.CancelFunc) {
+	if s.silence(node) == "" {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Second)
 }
 
 // pluginAway is plugins.away, "" where pods are not looked at.

@@ -161,7 +161,9 @@ var uncuttable = map[string]codes.Code{
 func (s *Service) awaitCut(ctx context.Context, o *v1alpha1.UblkSnapshot) (*v1alpha1.UblkSnapshot, error) {
 	seen := o
 	var ready *metav1.Condition
-	err := s.awaitSnapshot(ctx, o.Name, func(now *v1alpha1.UblkSnapshot) (bool, error) {
+	patient, cancel := s.patience(ctx, o.Spec.Node)
+	defer cancel()
+	err := s.awaitSnapshot(patient, o.Name, func(now *v1alpha1.UblkSnapshot) (bool, error) {
 		if now == nil && seen == o {
 			return false, nil // the cache does not show it yet
 		}
@@ -181,10 +183,11 @@ func (s *Service) awaitCut(ctx context.Context, o *v1alpha1.UblkSnapshot) (*v1al
 		if ready != nil {
 			state = "says " + because(ready.Reason, ready.Message)
 		}
+		code := driver.Code(ctxErr)
 		if why := s.silence(o.Spec.Node); why != "" {
-			state += ": " + why
+			code, state = codes.Unavailable, state+": "+why
 		}
-		return nil, status.Errorf(driver.Code(ctxErr), "snapshot %q waits for node %s to cut volume %s; the node %s. The next call goes on waiting", o.Name, o.Spec.Node, o.Spec.Volume, state)
+		return nil, status.Errorf(code, "snapshot %q waits for node %s to cut volume %s; the node %s. The next call goes on waiting", o.Name, o.Spec.Node, o.Spec.Volume, state)
 	}
 	if err != nil {
 		return nil, err
