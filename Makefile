@@ -86,14 +86,14 @@ KERNEL_PACKAGES = $(shell git grep --untracked -lE '^//go:build .*\bublk\b' -- '
 kernel = $(VM) kernel $(1) && $(call run,kernel-$(1),env UBLK_EXPECT_KIND=$(2) go test -tags ublk -p 2 -timeout 15m -json $(3) -exec '$(CURDIR)/$(VM) exec --kernel $(1) --with csi-ublk=$(CURDIR)/bin/csi-ublk --' $(filter-out $(4),$(KERNEL_PACKAGES)))
 
 # The kernels current and fixed differ in how they delete devices: what has none, or only measures them, runs once.
-NO_DEVICES = ./pkg/pool% ./pkg/driver/mount ./pkg/reconciler% ./pkg/bench
+RUN_ONCE = ./pkg/pool% ./pkg/driver/mount ./pkg/reconciler% ./pkg/bench
 
 .PHONY: test-kernel test-kernel-current test-kernel-fixed test-kernel-lts
 test-kernel: test-kernel-current test-kernel-fixed ## Tests against the real driver, on the kernels current and fixed
 test-kernel-current: report vm build
 	$(call kernel,current,LOCKED)
 test-kernel-fixed: report vm build
-	$(call kernel,fixed,UNLOCKED,,$(NO_DEVICES))
+	$(call kernel,fixed,UNLOCKED,,$(RUN_ONCE))
 test-kernel-lts: report vm build ## A short pass on the LTS kernel, emulated where there is no KVM
 	$(call kernel,lts,NOWAIT,-short -timeout 60m)
 

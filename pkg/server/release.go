@@ -201,8 +201,7 @@ func (s *Server) waitGone(ctx context.Context, id uint32) error {
 		if listed {
 			return nil
 		}
-		info, err := s.kernel.info(id)
-		if isGone(err) || err == nil && info.Owner != s.owner.tag {
+		if errors.Is(s.stillOurs(id), errVanished) {
 			return nil
 		}
 		if err := sleep(ctx, pause); err != nil {

@@ -154,7 +154,7 @@ const (
 
 // Reconcile looks at one volume.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	return r.reconcile(ctx, request, func(pool string) bool { return true })
+	return r.reconcile(ctx, request, func(string) bool { return true })
 }
 
 // reconcile looks at the volume if its pool is among those.

@@ -40,8 +40,8 @@ const (
 func DefaultRings() int { return max(1, min(4, runtime.NumCPU()/4)) }
 
 // Run serves until the server closes the socket, and returns nil then, or until it can't
-// serve a device any more. The process must end right after: devices are still open, and the kernel hands
-// their I/O to the next worker only once this one is gone.
+// serve a device any more. The process must end right after: devices are still open, and
+// the kernel hands their I/O to the next worker only once this one is gone.
 func Run(o Options) error {
 	// The server decides when this process ends, not whoever signals its group.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
