@@ -51,10 +51,6 @@ var forbidden = map[string]bool{
 	"unbindable": true, "runbindable": true,
 }
 
-// perMount are the bits that a bind mount can have of its own.
-const perMount = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC |
-	unix.MS_NOATIME | unix.MS_NODIRATIME | unix.MS_RELATIME
-
 // ParseFlags reads mount options as mount(8) takes them; each element may hold
 // several, separated by commas outside quotes. What no table knows is left for the
 // file system to judge, such as context="..." of SELinux, quotes included: its

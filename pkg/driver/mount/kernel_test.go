@@ -270,3 +270,53 @@ func BenchmarkNewFileSystem(b *testing.B) {
 		})
 	}
 }
+
+// A bind mount has what it was asked to have, and what its source has, and changes
+// nothing of that.
+func TestBind(t *testing.T) {
+	source := t.TempDir()
+	if err := unix.Mount("none", source, "tmpfs", unix.MS_NODEV|unix.MS_NOATIME, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(source, 0) })
+	const all = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC | unix.ST_NOATIME | unix.ST_NODIRATIME | unix.ST_RELATIME
+	flags := func(path string) int64 {
+		var st unix.Statfs_t
+		if err := unix.Statfs(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Flags & all
+	}
+	of := flags(source)
+	for options, want := range map[string]int64{
+		"":                    of,
+		"ro":                  of | unix.ST_RDONLY,
+		"noexec,nosuid":       of | unix.ST_NOEXEC | unix.ST_NOSUID,
+		"dev":                 of &^ unix.ST_NODEV,
+		"relatime":            of&^unix.ST_NOATIME | unix.ST_RELATIME,
+		"strictatime":         of &^ unix.ST_NOATIME,
+		"nodiratime,ro,dev,":  of&^unix.ST_NODEV | unix.ST_NODIRATIME | unix.ST_RDONLY,
+		"noatime,sync,silent": of, // what a bind mount can't have of its own
+	} {
+		t.Run(options, func(t *testing.T) {
+			f, err := ParseFlags([]string{options})
+			if err != nil {
+				t.Fatal(err)
+			}
+			target := t.TempDir()
+			if err := Bind(source, target, f); err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Unmount(target, 0)
+			if got := flags(target); got != want {
+				t.Errorf("flags %#x, want %#x", got, want)
+			}
+			if got := flags(source); got != of {
+				t.Errorf("the source's flags were %#x and are %#x", of, got)
+			}
+		})
+	}
+	if err := Bind(source, filepath.Join(source, "none"), Flags{}); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("to a target that is not there: %v", err)
+	}
+}

@@ -54,54 +54,13 @@ func Mount(device, target, fsType string, f Flags) error {
 	return nil
 }
 
-// Bind makes what is at source visible at target, a directory or a file that
-// exists. Flags that a bind mount can't have of its own stay the source's.
-func Bind(source, target string, f Flags) (err error) {
-	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("bind %s to %s: %w", source, target, err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, Unmount(target))
-		}
-	}()
-	has, err := mountBits(target)
-	if err != nil {
-		return err
-	}
-	want := (has&^f.clear | f.set) & perMount
-	if want == has {
-		return nil
-	}
-	// A bind mount takes its flags only in a second step.
-	if err := unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|want, ""); err != nil {
-		return fmt.Errorf("set flags of bind mount %s: %w", target, err)
-	}
-	return nil
-}
-
 // ReadOnly says whether the mount at path is read-only.
 func ReadOnly(path string) (bool, error) {
-	b, err := mountBits(path)
-	return b&unix.MS_RDONLY != 0, err
-}
-
-// mountBits returns the flags of the mount that path is on, as mount(2) takes them.
-func mountBits(path string) (uintptr, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
-		return 0, &fs.PathError{Op: "statfs", Path: path, Err: err}
+		return false, &fs.PathError{Op: "statfs", Path: path, Err: err}
 	}
-	var b uintptr
-	for flag, ms := range map[int64]uintptr{
-		unix.ST_RDONLY: unix.MS_RDONLY, unix.ST_NOSUID: unix.MS_NOSUID, unix.ST_NODEV: unix.MS_NODEV, unix.ST_NOEXEC: unix.MS_NOEXEC,
-		unix.ST_NOATIME: unix.MS_NOATIME, unix.ST_NODIRATIME: unix.MS_NODIRATIME, unix.ST_RELATIME: unix.MS_RELATIME,
-	} {
-		if st.Flags&flag != 0 {
-			b |= ms
-		}
-	}
-	return b, nil
+	return st.Flags&unix.ST_RDONLY != 0, nil
 }
 
 // FSType names the file system at path.
