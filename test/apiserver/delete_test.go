@@ -100,6 +100,19 @@ func TestDeleteOnANodeThatIsNotReady(t *testing.T) {
 	seen(t, "asleep", "asleep", 100*mib)
 }
 
+// Nobody waits for a pool that its node says does not work.
+func TestDeleteInAPoolThatDoesNotWork(t *testing.T) {
+	n := made(t, "broken-pool")
+	n.tell(func(n *node) { n.failed = "its disk is gone" })
+	start := time.Now()
+	want(t, remove(t, "broken-pool"), codes.Unavailable, "node broken-pool can't remove it now: its disk is gone", "when the pool works")
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("answered after %v, must not wait for the deadline", took)
+	}
+	n.tell(func(n *node) { n.failed = "" })
+	must(t, remove(t, "broken-pool"))
+}
+
 func TestDeleteContinuesAfterItsDeadline(t *testing.T) {
 	n := made(t, "slow")
 	n.tell(func(n *node) { n.silent = true })

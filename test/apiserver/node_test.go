@@ -30,6 +30,7 @@ type node struct {
 	mu     sync.Mutex
 	silent bool            // answers nothing
 	full   bool            // answers PoolFull to new volumes and to growth
+	failed string          // the pool does not work, and this is why: removals are answered with it
 	uncut  string          // answers with this reason to new snapshots; "" cuts them
 	inUse  map[string]bool // volumes that are attached
 	files  map[string]bool // volumes that were made
@@ -103,6 +104,8 @@ func (n *node) answer(ctx context.Context, name string) {
 	switch {
 	case going && n.inUse[name]:
 		n.status(ctx, v, v1alpha1.VolumeInUse, metav1.ConditionTrue, "Attached", "the volume is attached")
+	case going && n.failed != "":
+		n.status(ctx, v, v1alpha1.VolumeReady, metav1.ConditionFalse, v1alpha1.ReasonPoolFailed, n.failed)
 	case going:
 		delete(n.files, name)
 		controllerutil.RemoveFinalizer(v, v1alpha1.VolumeFinalizer)

@@ -101,8 +101,10 @@ func (s *Service) awaitRemoved(ctx context.Context, v *v1alpha1.UblkVolume) erro
 		case !controllerutil.ContainsFinalizer(now, v1alpha1.VolumeFinalizer):
 			return true, nil
 		}
-		inUse := answered(now, v1alpha1.VolumeInUse)
-		return inUse != nil && inUse.Status == metav1.ConditionTrue, nil
+		if inUse := answered(now, v1alpha1.VolumeInUse); inUse != nil && inUse.Status == metav1.ConditionTrue {
+			return true, nil
+		}
+		return false, poolTrouble(now)
 	})
 	if ctxErr := ctxError(err); ctxErr != nil {
 		return status.Errorf(driver.Code(ctxErr), "volume %q waits for node %s to remove it; the removal goes on", v.Name, v.Spec.Node)
@@ -117,6 +119,17 @@ func (s *Service) awaitRemoved(ctx context.Context, v *v1alpha1.UblkVolume) erro
 		return s.takeBack(ctx, last)
 	}
 	return s.deleteSeen(ctx, last)
+}
+
+// poolTrouble is the node's answer to a removal that its pool keeps it from, as the error
+// of the call; nil without one. What to do about it is the node's user's, which takes
+// longer than a call waits.
+func poolTrouble(v *v1alpha1.UblkVolume) error {
+	ready := answered(v, v1alpha1.VolumeReady)
+	if ready == nil || ready.Reason != v1alpha1.ReasonPoolFailed && ready.Reason != v1alpha1.ReasonPoolMissing {
+		return nil
+	}
+	return status.Errorf(codes.Unavailable, "volume %q: node %s can't remove it now: %s. It will when the pool works", v.Name, v.Spec.Node, ready.Message)
 }
 
 // takeBack undoes the request to remove a volume that is in use. The deletion of
