@@ -165,15 +165,17 @@ func (j *journal) write(e *entry) error {
 	return nil
 }
 
-// update is put for an entry that is there, of this generation; if it is not, the
-// volume was detached meanwhile, and nothing is written.
-func (j *journal) update(e *entry) error {
-	defer j.lock(e.Volume)()
-	has, err := j.read(j.path(e.Volume))
+// update is put for an entry that is there, of the generation of latest; if it is not,
+// the volume was detached meanwhile, and nothing is written. latest is asked when it is
+// this update's turn: of two at a time the later one must not undo the earlier.
+func (j *journal) update(volume string, latest func() entry) error {
+	defer j.lock(volume)()
+	e := latest()
+	has, err := j.read(j.path(volume))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && has.Generation != e.Generation {
 		return nil
 	}
-	return j.write(e)
+	return j.write(&e)
 }
 
 // remove drops the volume's entry if it is of this generation.

@@ -83,7 +83,8 @@ func TestRemoveSparesTheEntryOfALaterAttach(t *testing.T) {
 func TestUpdateChangesOnlyWhatIsThere(t *testing.T) {
 	j := testJournal(t)
 	e := testEntry("a")
-	if err := j.update(e); err != nil {
+	update := func(e *entry) error { return j.update(e.Volume, func() entry { return *e }) }
+	if err := update(e); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := load(t, j); len(got) != 0 {
@@ -95,18 +96,46 @@ func TestUpdateChangesOnlyWhatIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.Failure = "old"
-	if err := j.update(e); err != nil {
+	if err := update(e); err != nil {
 		t.Fatal(err)
 	}
 	later.Failure = "new"
 	if got, _ := load(t, j); len(got) != 1 || got[0].Failure != "" {
 		t.Errorf("another generation changed the entry to %+v", got[0])
 	}
-	if err := j.update(later); err != nil {
+	if err := update(later); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := load(t, j); len(got) != 1 || got[0].Failure != "new" {
 		t.Errorf("the entry is %+v, want the update", got[0])
+	}
+}
+
+// A change that is made while an update is under way is not undone by it.
+func TestUpdatesAtATimeLoseNothing(t *testing.T) {
+	j, e := testJournal(t), testEntry("a")
+	if err := j.put(e); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	failed := make(chan error, 1)
+	err := j.update("a", func() entry {
+		mu.Lock()
+		defer mu.Unlock()
+		before := *e
+		go func() { // while the first one has looked and not written
+			mu.Lock()
+			e.Failure = "a flush"
+			mu.Unlock()
+			failed <- j.update("a", func() entry { return *e })
+		}()
+		return before
+	})
+	if err := errors.Join(err, <-failed); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := load(t, j); got[0].Failure != "a flush" {
+		t.Errorf("the failure is not in %+v", got[0])
 	}
 }
 

@@ -19,9 +19,10 @@ type kernel struct {
 	// noAsyncDelete is set once the kernel has refused DEL_DEV_ASYNC.
 	noAsyncDelete atomic.Bool
 
-	mu     sync.Mutex
-	wedged string
-	kind   ublk.DeleteKind
+	mu        sync.Mutex
+	wedged    string
+	wasWedged bool
+	kind      ublk.DeleteKind
 }
 
 // do runs one command, measures it, and notes a kernel that does not answer.
@@ -31,7 +32,7 @@ func (k *kernel) do(op string, f func(context.Context) error) error {
 	k.metrics.command(op, time.Since(start))
 	if errors.Is(err, ublk.ErrWedged) {
 		k.mu.Lock()
-		k.wedged = err.Error()
+		k.wedged, k.wasWedged = err.Error(), true
 		k.mu.Unlock()
 		k.metrics.wedged.Set(1)
 	}
@@ -60,6 +61,13 @@ func (k *kernel) wedgedMessage() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.wedged
+}
+
+// gaveUp says whether a command was ever given up at its deadline.
+func (k *kernel) gaveUp() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.wasWedged
 }
 
 func (k *kernel) deleteKind() ublk.DeleteKind {

@@ -36,6 +36,11 @@ func limitsMessage(l ublk.Limits) *serverv1.Limits {
 // setLimitsLimit bounds what takes a message to a worker.
 const setLimitsLimit = 10 * time.Second
 
+// rejournal brings a volume's journal entry up to date.
+func (s *Server) rejournal(v *volume) error {
+	return s.journal.update(v.entry.Volume, func() entry { return s.table.entryOf(v) })
+}
+
 // setLimits replaces a volume's limits. The journal has them first: a worker that takes
 // over, and the next server's, get them with the device.
 func (s *Server) setLimits(ctx context.Context, id string, l ublk.Limits) error {
@@ -45,12 +50,8 @@ func (s *Server) setLimits(ctx context.Context, id string, l ublk.Limits) error 
 	}
 	_, err = detached(ctx, s, setLimitsLimit, func(ctx context.Context) (struct{}, error) {
 		defer s.end(v, opLimit)
-		var e entry
-		s.table.update(func() {
-			v.entry.Limits = l
-			e = v.entry
-		})
-		if err := s.journal.update(&e); err != nil {
+		s.table.update(func() { v.entry.Limits = l })
+		if err := s.rejournal(v); err != nil {
 			return struct{}{}, err
 		}
 		// Without its worker the volume is not served before it has another one, which

@@ -128,15 +128,13 @@ func (s *Server) recoverOnce(ctx context.Context, r *recovery) error {
 	if err := s.kernel.endRecovery(id, gen.proc.Pid()); err != nil {
 		return err
 	}
-	var e entry
 	s.table.update(func() {
 		v.state, v.message, v.opener = serverv1.Device_LIVE, "", opener{}
 		v.entry.Worker = gen.name
-		e = v.entry // with a failure that the watch may note meanwhile
 	})
-	if err := s.journal.update(&e); err != nil {
+	if err := s.rejournal(v); err != nil {
 		// Only the worker's name is old, and all workers of the file system are alike.
-		s.log.Error("recovery not journaled", "volume", e.Volume, "error", err)
+		s.log.Error("recovery not journaled", "volume", v.entry.Volume, "error", err)
 	}
 	return nil
 }

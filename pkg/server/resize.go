@@ -60,14 +60,10 @@ func (s *Server) grow(v *volume) (int64, error) {
 	if err := s.kernel.updateSize(v.info.ID, size); err != nil {
 		return 0, err
 	}
-	var e entry
-	s.table.update(func() {
-		v.entry.SizeBytes = size
-		e = v.entry
-	})
-	if err := s.journal.update(&e); err != nil {
+	s.table.update(func() { v.entry.SizeBytes = size })
+	if err := s.rejournal(v); err != nil {
 		return 0, err
 	}
-	s.log.Info("volume grown", "volume", e.Volume, "device", e.Device, "bytes", size, "before", before)
+	s.log.Info("volume grown", "volume", v.entry.Volume, "device", v.info.ID, "bytes", size, "before", before)
 	return size, nil
 }

@@ -180,6 +180,13 @@ func (t *table) update(f func()) {
 	f()
 }
 
+// entryOf returns the volume's entry as it is now.
+func (t *table) entryOf(v *volume) entry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return v.entry
+}
+
 // drop forgets a volume.
 func (t *table) drop(v *volume) {
 	t.mu.Lock()
@@ -263,6 +270,23 @@ func (t *table) leftoverCount() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.leftovers
+}
+
+// devices are the ids of all devices that volumes have or have had, until the kernel has
+// let go of them.
+func (t *table) devices() map[uint32]bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ids := make(map[uint32]bool, len(t.volumes)+len(t.releasing))
+	for _, v := range t.volumes {
+		if !v.vanished {
+			ids[v.info.ID] = true
+		}
+	}
+	for id := range t.releasing {
+		ids[id] = true
+	}
+	return ids
 }
 
 func (t *table) attachedCount() int {

@@ -24,19 +24,18 @@ func (s *Server) watchVolumes() {
 		case <-s.stopping.Done():
 			return
 		}
-		for _, e := range s.sampleVolumes() {
-			s.log.Error("volume failed", "volume", e.Volume, "device", e.Device, "cause", lostFlush)
+		for _, v := range s.sampleVolumes() {
+			s.log.Error("volume failed", "volume", v.entry.Volume, "device", v.info.ID, "cause", lostFlush)
 			// The next server must not serve it as if nothing had happened.
-			if err := s.journal.update(&e); err != nil {
-				s.log.Error("failure not journaled", "volume", e.Volume, "error", err)
+			if err := s.rejournal(v); err != nil {
+				s.log.Error("failure not journaled", "volume", v.entry.Volume, "error", err)
 			}
 		}
 	}
 }
 
-// sampleVolumes returns the entries of volumes that have failed since the last
-// time.
-func (s *Server) sampleVolumes() (failed []entry) {
+// sampleVolumes returns the volumes that have failed since the last time.
+func (s *Server) sampleVolumes() (failed []*volume) {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	for _, v := range s.table.volumes {
@@ -52,7 +51,7 @@ func (s *Server) sampleVolumes() (failed []entry) {
 		v.recentOps, v.lastOps = ops-v.lastOps, ops
 		if c.Failed.Load() != 0 {
 			v.state, v.message, v.entry.Failure = serverv1.Device_FAILED, lostFlush, lostFlush
-			failed = append(failed, v.entry)
+			failed = append(failed, v)
 		}
 	}
 	return failed

@@ -11,14 +11,19 @@ const (
 )
 
 // watchKernel takes the mark of a wedged kernel away once it answers: a disk
-// below a pool that hung for a minute must not cost the node its volumes.
+// below a pool that hung for a minute must not cost the node its volumes. From then on
+// it looks for the devices of commands that were given up.
 func (s *Server) watchKernel() {
+	var unknown strays
 	for pause := firstRecheck; ; {
 		if sleep(s.stopping, pause) != nil {
 			return
 		}
 		if s.kernel.wedgedMessage() == "" {
 			pause = firstRecheck
+			if s.kernel.gaveUp() {
+				unknown = s.deleteStrays(unknown)
+			}
 			continue
 		}
 		if err := s.kernel.recheck(s.owner.tag); err != nil {

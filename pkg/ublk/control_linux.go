@@ -270,6 +270,17 @@ func Listed(id uint32) (bool, error) {
 	return false, opError("list", int64(id), err)
 }
 
+// Incarnation returns a number that no earlier or later device of that id has: the inode
+// of its entry in sysfs. The error matches fs.ErrNotExist if the kernel lists none.
+func Incarnation(id uint32) (uint64, error) {
+	var st unix.Stat_t
+	path := "/sys/class/ublk-char/ublkc" + strconv.FormatUint(uint64(id), 10)
+	if err := unix.Lstat(path, &st); err != nil {
+		return 0, opError("list", int64(id), err)
+	}
+	return st.Ino, nil
+}
+
 func bytesOf[T any](p *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
 }

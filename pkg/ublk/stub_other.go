@@ -44,6 +44,8 @@ func Devices() ([]uint32, error) { return nil, errStub }
 
 func Listed(uint32) (bool, error) { return false, errStub }
 
+func Incarnation(uint32) (uint64, error) { return 0, errStub }
+
 // Ring runs requests.
 type Ring struct{}
 
