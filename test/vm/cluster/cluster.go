@@ -141,6 +141,15 @@ func Up(ctx context.Context, h *host.Host, s Spec) (_ *Cluster, err error) {
 		func() error { return c.start(ctx) })
 }
 
+// Prepare builds what the cache lacks for a cluster, as Up does, and starts nothing.
+func Prepare(ctx context.Context, h *host.Host, s Spec) error {
+	s = s.withDefaults()
+	if err := s.validate(); err != nil {
+		return err
+	}
+	return (&Cluster{spec: s, h: h}).prepare(ctx)
+}
+
 // prepare provides everything that a start needs, in the cache.
 func (c *Cluster) prepare(ctx context.Context) (err error) {
 	if c.spec.Repo == "" {

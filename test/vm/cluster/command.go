@@ -45,7 +45,7 @@ up at a time, under names of their own (--name).`,
   vm cluster down`,
 	}
 	cmd.PersistentFlags().StringVar(&c.name, "name", DefaultName, "name of the cluster")
-	cmd.AddCommand(c.up(), c.keep(), c.down(), c.status(), c.kubectl(), c.run(), c.node(), c.kill(), c.boot(), c.logs(), c.install())
+	cmd.AddCommand(c.prepare(), c.up(), c.keep(), c.down(), c.status(), c.kubectl(), c.run(), c.node(), c.kill(), c.boot(), c.logs(), c.install())
 	return cmd
 }
 
@@ -106,6 +106,26 @@ func (c *commands) up() *cobra.Command {
 			}
 			printState(cmd, k.State)
 			return nil
+		},
+	}
+	specFlags(cmd, &s, &variant)
+	return cmd
+}
+
+func (c *commands) prepare() *cobra.Command {
+	var s Spec
+	var variant string
+	cmd := &cobra.Command{
+		Use: "prepare", Short: "Build what a cluster is made of, and start none", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.complete(&s, variant); err != nil {
+				return err
+			}
+			h, err := c.open()
+			if err != nil {
+				return err
+			}
+			return Prepare(cmd.Context(), h, s)
 		},
 	}
 	specFlags(cmd, &s, &variant)
