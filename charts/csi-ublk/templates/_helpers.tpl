@@ -63,3 +63,32 @@ readinessProbe:
   periodSeconds: 5
   timeoutSeconds: 5
 {{- end }}
+
+{{/* The extraArgs of a role of the driver, from dict "of" (the value's name) and "args". Flags on which the rest of
+the chart depends are set by values, where they have one. */}}
+{{- define "csi-ublk.extraArgs" -}}
+{{- $ours := dict
+  "http-address" "the probes ask at the port that the chart knows"
+  "endpoint" "the sidecars and the kubelet call the socket that the chart knows"
+  "socket" "node and server meet at the socket that the chart knows"
+  "server-socket" "node and server meet at the socket that the chart knows"
+  "state-dir" "use the value stateDir"
+  "kubelet-dir" "use the value kubeletDir"
+  "config" "use the value pools"
+  "templates" "use the value node.templates"
+  "mark-nodes" "use the value controller.markNodes"
+  "taint-wedged-nodes" "use the value controller.taintWedgedNodes"
+  "snapshot-metadata" "use the value snapshotMetadata.enabled"
+  "snapshot-metadata-address" "use the value snapshotMetadata.enabled"
+  "log-level" "use the value log.level"
+  "log-format" "use the value log.format" }}
+{{- range .args }}
+{{- $flag := trimPrefix "--" (first (splitList "=" .)) }}
+{{- with get $ours $flag }}
+{{- fail (printf "%s: --%s can't be given here: %s" $.of $flag .) }}
+{{- end }}
+{{- end }}
+{{- with .args }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
