@@ -38,7 +38,6 @@ type controllerOptions struct {
 	kubeconfig     string
 	qps            float32
 	burst          int
-	overcommit     float64
 	markNodes      bool
 	taintWedged    bool
 	pluginPods     string
@@ -68,7 +67,6 @@ with "not ready" until it is theirs. A replica that loses the lease ends.`,
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; empty for the pod's service account")
 	f.Float32Var(&o.qps, "kube-api-qps", 200, "requests a second to the API server")
 	f.IntVar(&o.burst, "kube-api-burst", 400, "requests at once to the API server")
-	f.Float64Var(&o.overcommit, "overcommit", 1, "bytes promised for each byte of a pool; 1 promises nothing twice")
 	f.BoolVar(&o.markNodes, "mark-nodes", true, "label nodes with how their kernel deletes devices, "+kernel.Label)
 	f.BoolVar(&o.taintWedged, "taint-wedged-nodes", false, "taint nodes whose kernel does not answer, "+kernel.Taint+":NoSchedule; needs --mark-nodes")
 	f.StringVar(&o.pluginPods, "node-plugin-pods", "", "label selector of the node plugin's pods, in the namespace of the lease, by which nodes are known whose plugin is gone; empty to look at none")
@@ -78,9 +76,6 @@ with "not ready" until it is theirs. A replica that loses the lease ends.`,
 }
 
 func runController(ctx context.Context, o controllerOptions) error {
-	if o.overcommit < 1 {
-		return usagef("--overcommit=%v: must be 1 or more", o.overcommit)
-	}
 	if o.taintWedged && !o.markNodes {
 		return usagef("--taint-wedged-nodes needs --mark-nodes")
 	}
@@ -96,7 +91,7 @@ func runController(ctx context.Context, o controllerOptions) error {
 	}
 	service := controller.New(controller.Options{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Cache: mgr.GetCache(),
-		Ledger: capacity.New(capacity.Options{Overcommit: o.overcommit}), PluginGrace: o.pluginGrace,
+		Ledger: capacity.New(), PluginGrace: o.pluginGrace,
 	})
 	if err := mgr.Add(service); err != nil {
 		return fmt.Errorf("add controller service: %w", err)

@@ -26,6 +26,7 @@ type poolConfig struct {
 	Reserve     reserve           `json:"reserve"`
 	FSType      string            `json:"fsType"`
 	Preallocate bool              `json:"preallocate"`
+	Overcommit  float64           `json:"overcommit"`
 }
 
 // defaultReservePercent leaves a pool's file system room for its own metadata.
@@ -89,7 +90,7 @@ func (c nodeConfig) options(node nodeOptions, reclaimBytesPerSecond int64, onCha
 			Name: p.Name, Kind: p.Kind, StateDir: node.stateDir,
 			Path: p.Path, Device: p.Device, SizeBytes: p.Size.Value(), FSType: p.FSType,
 			ReserveBytes: p.Reserve.bytes, ReservePercent: p.Reserve.percent,
-			Preallocate:           p.Preallocate,
+			Preallocate: p.Preallocate, Overcommit: p.Overcommit,
 			ReclaimBytesPerSecond: reclaimBytesPerSecond,
 			OnChange:              onChange,
 		}

@@ -23,11 +23,11 @@ func TestNodeConfig(t *testing.T) {
 			[]pool.Options{{Name: "default", Kind: "image", SizeBytes: 10 * gib, ReservePercent: 5}}, "",
 		},
 		"every kind and key": {
-			"pools:\n- {name: a, kind: path, path: /mnt/a, reserve: 512Mi}\n- {name: b, kind: device, device: /dev/sdb, fsType: btrfs, reserve: 0%}\n- {name: c, kind: image, size: 1073741824, reserve: 1000, preallocate: true}\n",
+			"pools:\n- {name: a, kind: path, path: /mnt/a, reserve: 512Mi}\n- {name: b, kind: device, device: /dev/sdb, fsType: btrfs, reserve: 0%}\n- {name: c, kind: image, size: 1073741824, reserve: 1000, preallocate: true, overcommit: 1.5}\n",
 			[]pool.Options{
 				{Name: "a", Kind: "path", Path: "/mnt/a", ReserveBytes: 512 << 20},
 				{Name: "b", Kind: "device", Device: "/dev/sdb", FSType: "btrfs"},
-				{Name: "c", Kind: "image", SizeBytes: gib, ReserveBytes: 1000, Preallocate: true},
+				{Name: "c", Kind: "image", SizeBytes: gib, ReserveBytes: 1000, Preallocate: true, Overcommit: 1.5},
 			}, "",
 		},
 		"an unknown key":   {"pools:\n- {name: a, kind: image, sise: 1Gi}\n", nil, `"sise"`},

@@ -14,7 +14,7 @@ import (
 // and what fits is not refused.
 func TestBurst(t *testing.T) {
 	const capacity, size = 64, 1
-	l := New(Options{})
+	l := New()
 	for _, n := range []string{"a", "b"} {
 		l.SetNode(Node{Name: n, Pools: []Pool{{Name: "p", CapacityBytes: capacity / 2}}})
 	}
@@ -61,7 +61,7 @@ func FuzzLedger(f *testing.F) {
 	}
 	f.Add(uint64(97), uint16(438)) // a growth that was undone, and seen only then
 	f.Fuzz(func(t *testing.T, seed uint64, steps uint16) {
-		w := &world{t: t, l: New(Options{}), rnd: rand.New(rand.NewPCG(seed, 1)), objects: map[string]Volume{}}
+		w := &world{t: t, l: New(), rnd: rand.New(rand.NewPCG(seed, 1)), objects: map[string]Volume{}}
 		for _, n := range []string{"a", "b", "c"} {
 			w.l.SetNode(Node{Name: n, Pools: []Pool{{Name: "p", CapacityBytes: 100}}})
 		}
@@ -171,7 +171,7 @@ func (w *world) check() {
 	}
 	sums := map[Place]int64{}
 	for _, p := range w.l.promises {
-		one := New(Options{})
+		one := New()
 		one.count(p, +1)
 		for at, bytes := range one.promised {
 			sums[at] += bytes
@@ -210,7 +210,7 @@ func (w *world) drain() {
 func BenchmarkReserve(b *testing.B) {
 	for _, volumes := range []int{10, 10_000} {
 		b.Run(fmt.Sprintf("volumes=%d", volumes), func(b *testing.B) {
-			l := New(Options{})
+			l := New()
 			for n := range 10 {
 				l.SetNode(Node{Name: fmt.Sprint("n", n), Pools: []Pool{{Name: "p", CapacityBytes: 1 << 50}}})
 			}

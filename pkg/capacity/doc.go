@@ -13,11 +13,14 @@ package capacity
 // Pool is what one pool of a node offers.
 type Pool struct {
 	Name            string
-	CapacityBytes   int64 // what may be promised: size less the reserve
+	CapacityBytes   int64 // what may be promised
 	ReclaimingBytes int64 // of deleted volumes, not free yet
 	// EphemeralBytes are the full sizes of volumes that the node made by itself:
 	// promised, as those of volumes are, but not known as such.
 	EphemeralBytes int64
+	// StrayBytes are those of volumes and snapshots that are there and that no
+	// object names.
+	StrayBytes int64
 	// Refusal says why the pool takes no new volume; "" means it does.
 	Refusal string
 }

@@ -30,7 +30,7 @@ func TestGrow(t *testing.T) {
 		"on a node that is gone": {func(l *Ledger) { l.DeleteNode("node-a") }, 50 * mi, "no csi-ublk node plugin", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := three(Options{})
+			l := three()
 			l.SetVolume(v)
 			if c.prepare != nil {
 				c.prepare(l)

@@ -9,7 +9,7 @@ import (
 func TestHold(t *testing.T) {
 	at := Place{"n", "p"}
 	newLedger := func() *Ledger {
-		l := New(Options{})
+		l := New()
 		l.SetNode(Node{Name: "n", Refusal: "it is cordoned", Pools: []Pool{{Name: "p", CapacityBytes: 100}, {Name: "broken", CapacityBytes: 100, Refusal: "it does not work"}}})
 		return l
 	}

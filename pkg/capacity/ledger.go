@@ -1,23 +1,13 @@
 package capacity
 
 import (
-	"math"
 	"slices"
 	"sync"
 )
 
-// Options configures a Ledger.
-type Options struct {
-	// Overcommit is how many bytes may be promised for each byte of capacity.
-	// 0 means 1: nothing is promised twice.
-	Overcommit float64
-}
-
 // Ledger is safe for concurrent use; no method blocks on anything but its mutex,
 // which is never held across a call out.
 type Ledger struct {
-	overcommit float64
-
 	mu       sync.Mutex
 	nodes    map[string]Node
 	promises map[string]promise // by volume name
@@ -44,15 +34,11 @@ type holding struct {
 func (h holding) takes() int64 { return max(h.bytes, h.growing) }
 
 // New returns an empty ledger.
-func New(o Options) *Ledger {
-	if o.Overcommit == 0 {
-		o.Overcommit = 1
-	}
+func New() *Ledger {
 	return &Ledger{
-		overcommit: o.Overcommit,
-		nodes:      make(map[string]Node),
-		promises:   make(map[string]promise),
-		promised:   make(map[Place]int64),
+		nodes:    make(map[string]Node),
+		promises: make(map[string]promise),
+		promised: make(map[Place]int64),
 	}
 }
 
@@ -168,14 +154,7 @@ func (l *Ledger) add(at Place, bytes int64) {
 	}
 }
 
-// limit is what may be promised to volumes in a pool altogether. The trash of a
-// pool takes real bytes, so it is taken off before the overcommit; what ephemeral
-// volumes were promised is taken off after it.
+// limit is what may be promised in a pool to the volumes that the ledger knows.
 func (l *Ledger) limit(p Pool) int64 {
-	bytes := max(p.CapacityBytes-p.ReclaimingBytes, 0)
-	if l.overcommit != 1 { // 1 is exact, where a float has 53 bits only
-		// The conversion of a float that is too large is not defined.
-		bytes = int64(min(float64(bytes)*l.overcommit, math.MaxInt64/2))
-	}
-	return max(bytes-p.EphemeralBytes, 0)
+	return max(p.CapacityBytes-p.ReclaimingBytes-p.EphemeralBytes-p.StrayBytes, 0)
 }

@@ -14,8 +14,8 @@ const mi = int64(1) << 20
 
 // one is a ledger with node-a, node-b and node-c, whose pools "p" hold 100, 200
 // and 300 MiB.
-func three(o Options) *Ledger {
-	l := New(o)
+func three() *Ledger {
+	l := New()
 	for i, n := range []string{"node-a", "node-b", "node-c"} {
 		l.SetNode(Node{Name: n, Pools: []Pool{{Name: "p", CapacityBytes: int64(i+1) * 100 * mi}}})
 	}
@@ -68,7 +68,7 @@ func TestReserve(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			l := three(Options{})
+			l := three()
 			if c.prepare != nil {
 				c.prepare(l)
 			}
@@ -87,7 +87,7 @@ func TestReserve(t *testing.T) {
 }
 
 func TestRefusalsAreBounded(t *testing.T) {
-	l := New(Options{})
+	l := New()
 	for i := range 1000 {
 		l.SetNode(Node{Name: fmt.Sprintf("node-%03d", i), Refusal: "it is cordoned"})
 	}
@@ -167,7 +167,7 @@ func TestReservation(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			l := three(Options{})
+			l := three()
 			for _, step := range c.steps {
 				step(t, l)
 			}
@@ -178,17 +178,17 @@ func TestReservation(t *testing.T) {
 	}
 }
 
-func TestOvercommit(t *testing.T) {
-	l := New(Options{Overcommit: 2.5})
-	l.SetNode(Node{Name: "n", Pools: []Pool{{Name: "p", CapacityBytes: 100, ReclaimingBytes: 20}}})
+func TestWhatANodeHasPromisedByItself(t *testing.T) {
+	l := New()
+	l.SetNode(Node{Name: "n", Pools: []Pool{{Name: "p", CapacityBytes: 100, ReclaimingBytes: 20, EphemeralBytes: 5, StrayBytes: 15}}})
 	l.SetVolume(Volume{Name: "v", UID: "1", Place: Place{"n", "p"}, Bytes: 50})
-	if got := l.Available(Place{"n", "p"}); got != 150 {
-		t.Errorf("available %d, want (100-20)*2.5-50 = 150", got)
+	if got := l.Available(Place{"n", "p"}); got != 10 {
+		t.Errorf("available %d, want 100-20-5-15-50 = 10", got)
 	}
 }
 
 func TestCapacity(t *testing.T) {
-	l := three(Options{})
+	l := three()
 	l.SetNode(Node{Name: "node-c", Refusal: "it is cordoned", Pools: []Pool{{Name: "p", CapacityBytes: 300 * mi}}})
 	total, largest := l.Capacity("p")
 	if diff := cmp.Diff([]int64{300 * mi, 200 * mi}, []int64{total, largest}); diff != "" {

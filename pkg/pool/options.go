@@ -40,6 +40,10 @@ type Options struct {
 	// promised to volumes.
 	ReserveBytes   int64
 	ReservePercent int
+	// Overcommit is how many bytes may be promised to volumes for each byte of the
+	// pool, from 1 to 100; 0 means 1: nothing is promised twice. Volumes are sparse;
+	// where their users write more than there is, they get ENOSPC.
+	Overcommit float64
 	// FSType is what a device or image is formatted with: "xfs" (also "") or
 	// "btrfs". Unused in a path pool.
 	FSType string
@@ -88,6 +92,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.ReclaimBytesPerSecond == 0 {
 		o.ReclaimBytesPerSecond = 1 << 30
 	}
+	if o.Overcommit == 0 {
+		o.Overcommit = 1
+	}
 	switch {
 	case !validName.MatchString(o.Name):
 		return bad("name must match %s", validName)
@@ -99,6 +106,8 @@ func (o Options) withDefaults() (Options, error) {
 		return bad("reserve must be a size, or a percentage from 0%% to 90%%")
 	case o.SizeBytes < 0 || o.ReclaimBytesPerSecond < 0 || o.MaxTemplates < 0:
 		return bad("sizes, rates and numbers can't be negative")
+	case !(o.Overcommit >= 1 && o.Overcommit <= 100): // NaN is neither
+		return bad("overcommit %v: must be from 1, which promises nothing twice, to 100", o.Overcommit)
 	case o.Kind != KindPath && o.Path != "":
 		return bad("path goes with kind path only")
 	case o.Kind != KindDevice && o.Device != "":

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -250,24 +251,6 @@ func TestLostFileStopsToCount(t *testing.T) {
 	}
 }
 
-func TestReserve(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(*Options)
-		want   int64
-	}{
-		"no reserve":              {func(*Options) {}, 64 * mib},
-		"a size":                  {func(o *Options) { o.ReserveBytes = 4 * mib }, 60 * mib},
-		"a percentage":            {func(o *Options) { o.ReservePercent = 50 }, 32 * mib},
-		"more than there is left": {func(o *Options) { o.ReserveBytes = 100 * mib }, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := usage(t, newPool(t, c.change)).CapacityBytes; got < c.want-100 || got > c.want {
-				t.Errorf("capacity %d, want %d", got, c.want)
-			}
-		})
-	}
-}
-
 func TestOptions(t *testing.T) {
 	for name, c := range map[string]struct {
 		o    Options
@@ -281,6 +264,8 @@ func TestOptions(t *testing.T) {
 		"file system that has no clone": {Options{Name: "a", Kind: KindImage, SizeBytes: 1 << 30, FSType: "ext4"}, `fsType "ext4"`},
 		"path of an image":              {Options{Name: "a", Kind: KindImage, SizeBytes: 1 << 30, Path: "/x"}, "kind path only"},
 		"reserve all of it":             {Options{Name: "a", Kind: KindImage, SizeBytes: 1 << 30, ReservePercent: 100}, "reserve"},
+		"overcommit of less than 1":     {Options{Name: "a", Kind: KindImage, SizeBytes: 1 << 30, Overcommit: 0.5}, "overcommit 0.5"},
+		"overcommit that is no number":  {Options{Name: "a", Kind: KindImage, SizeBytes: 1 << 30, Overcommit: math.NaN()}, "overcommit NaN"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Open(context.Background(), c.o)

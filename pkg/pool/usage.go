@@ -3,6 +3,7 @@ package pool
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -12,7 +13,7 @@ import (
 type Usage struct {
 	// CapacityBytes is what may be promised to volumes in all: the size less the
 	// reserve, the templates and, in a path pool, what others keep on the file
-	// system.
+	// system; more than that with Options.Overcommit.
 	CapacityBytes int64
 	// TemplateBytes is what file-system templates take. It makes way for a volume.
 	TemplateBytes int64
@@ -44,6 +45,24 @@ func (p *Pool) Usage() (Usage, error) {
 	return p.usageOf(fs), nil
 }
 
+// BytesBut sums what is promised to volumes, and counted for snapshots, other than those
+// that are named by their ids. Ephemeral volumes, which nobody names, are not counted.
+func (p *Pool) BytesBut(volume, snapshot func(id string) bool) (bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, size := range p.sizes {
+		if _, ephemeral := p.ephemeral[id]; !ephemeral && !volume(id) {
+			bytes += size
+		}
+	}
+	for id, s := range p.cuts {
+		if !snapshot(id) {
+			bytes += s.AllocatedBytes
+		}
+	}
+	return bytes
+}
+
 type space struct{ total, free int64 }
 
 func (p *Pool) statfs() (space, error) {
@@ -65,6 +84,10 @@ func (p *Pool) usageOf(fs space) Usage {
 		reserve = size * int64(p.o.ReservePercent) / 100
 	}
 	capacity := min(size-reserve, fs.total-p.foreign-reserve)
+	if p.o.Overcommit > 1 { // 1 is exact, where a float has 53 bits only
+		// The conversion of a float that is too large is not defined.
+		capacity = int64(min(float64(capacity)*p.o.Overcommit, math.MaxInt64/2))
+	}
 	return Usage{
 		CapacityBytes:   max(0, capacity-p.templates.bytes),
 		TemplateBytes:   p.templates.bytes,

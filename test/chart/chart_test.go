@@ -86,6 +86,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"snapshots that are neither":                 {set: []string{"snapshots.enabled=maybe"}, want: "enabled"},
 		"a look at the limit of volumes each second": {set: []string{"csiDriver.nodeAllocatableUpdatePeriodSeconds=1"}, want: "nodeAllocatableUpdatePeriodSeconds"},
 		"templates that are neither on nor off":      {set: []string{"node.templates=maybe"}, want: "templates"},
+		"overcommit of less than all":                {set: []string{"pools[0].overcommit=0.5"}, want: "overcommit"},
 		"a port beside the probes'":                  {set: []string{"node.extraArgs={--http-address=:1}"}, want: "node.extraArgs: --http-address can't be given here: the probes"},
 		"a flag that has a value":                    {set: []string{"server.extraArgs={--max-devices=9,--state-dir,/x}"}, want: "use the value stateDir"},
 		"changed blocks without a certificate":       {set: []string{"snapshotMetadata.enabled=true"}, want: "snapshotMetadata.tls.secretName"},

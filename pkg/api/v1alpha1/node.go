@@ -22,7 +22,8 @@ type PoolStatus struct {
 	FSType string `json:"fsType,omitempty"`
 	// Reflink says whether the file system can share extents between files.
 	Reflink bool `json:"reflink"`
-	// CapacityBytes is what may be promised to volumes: size less the reserve.
+	// CapacityBytes is what may be promised to volumes: size less the reserve, times
+	// the pool's overcommit.
 	CapacityBytes int64 `json:"capacityBytes"`
 	// FreeBytes is the file system's free space.
 	FreeBytes int64 `json:"freeBytes"`
@@ -32,6 +33,10 @@ type PoolStatus struct {
 	// EphemeralBytes are the full sizes of the pods' inline volumes, which have
 	// no object of their own.
 	EphemeralBytes int64 `json:"ephemeralBytes,omitempty"`
+	// StrayBytes are those of volumes and snapshots that the pool has and that no
+	// object names, as after their node was deleted and has come back. The driver
+	// never removes them by itself.
+	StrayBytes int64 `json:"strayBytes,omitempty"`
 	// Ready is false when the pool does not work; Message then says why.
 	Ready   bool   `json:"ready"`
 	Message string `json:"message,omitempty"`

@@ -86,7 +86,7 @@ func (s *Service) pluginAway(node string) string {
 func offerOf(node *corev1.Node, ublk *v1alpha1.UblkNode, away string) capacity.Node {
 	n := capacity.Node{Name: ublk.Name, Refusal: cmp.Or(nodeRefusal(node), ublkRefusal(ublk), away)}
 	for _, p := range ublk.Status.Pools {
-		pool := capacity.Pool{Name: p.Name, CapacityBytes: p.CapacityBytes, ReclaimingBytes: p.ReclaimingBytes, EphemeralBytes: p.EphemeralBytes}
+		pool := capacity.Pool{Name: p.Name, CapacityBytes: p.CapacityBytes, ReclaimingBytes: p.ReclaimingBytes, EphemeralBytes: p.EphemeralBytes, StrayBytes: p.StrayBytes}
 		if !p.Ready {
 			pool.Refusal = because(fmt.Sprintf("its pool %q does not work", p.Name), p.Message)
 		}

@@ -33,7 +33,8 @@ type Server interface {
 
 // Options configures a Reconciler. All fields but those that say so are required.
 type Options struct {
-	// Client reads the UblkNode of this node, and writes it and its status.
+	// Client reads the UblkNode of this node, and writes it and its status. It lists the
+	// node's UblkVolumes and UblkSnapshots, and none of another's.
 	Client client.Client
 	Node   string
 	Pools  *pool.Set
@@ -70,7 +71,8 @@ func New(o Options) *Reconciler {
 	if o.Name == "" {
 		o.Name = "node"
 	}
-	r := &Reconciler{o: o, prompts: make(chan event.GenericEvent, 1), pools: poolWatch{ask: poolStatus, patient: poolPatience}}
+	r := &Reconciler{o: o, prompts: make(chan event.GenericEvent, 1), pools: poolWatch{patient: poolPatience}}
+	r.pools.ask = (&gauge{every: o.Every}).status
 	r.Prompt() // an object that does not exist yet raises no event
 	return r
 }
@@ -115,7 +117,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	infoCtx, cancel := context.WithTimeout(ctx, infoPatience)
 	info, infoErr := r.o.Server.Info(infoCtx)
 	cancel()
-	s := observed{info: info, infoErr: infoErr, pools: r.pools.look(ctx, r.o.Pools.States()), version: r.o.Version, metadata: r.o.SnapshotMetadata}
+	states := r.o.Pools.States()
+	s := observed{info: info, infoErr: infoErr, pools: r.pools.look(ctx, states), version: r.o.Version, metadata: r.o.SnapshotMetadata}
+	if err := r.addStrays(ctx, states, s.pools); err != nil {
+		return reconcile.Result{}, err
+	}
 	if err := r.write(ctx, n, s.status(n.Status, n.Generation)); err != nil {
 		return reconcile.Result{}, err
 	}

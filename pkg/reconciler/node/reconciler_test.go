@@ -170,6 +170,29 @@ func TestAPoolBehindOneThatDoesNotAnswerIsHeard(t *testing.T) {
 	}
 }
 
+// What a pool has and no object names is reported, or it would be promised twice.
+func TestStrays(t *testing.T) {
+	r := newRig(t)
+	p, err := r.o.Pools.Pool("default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []string{"known", "stray"} {
+		if err := p.Create(v, 2<<20); err != nil {
+			t.Fatal(err)
+		}
+		// Of the same name, in another pool: it names no file of this one.
+		o := &v1alpha1.UblkVolume{Spec: v1alpha1.UblkVolumeSpec{Node: "here", Pool: map[string]string{"known": "default", "stray": "broken"}[v]}}
+		o.Name = v
+		if err := r.o.Client.Create(context.Background(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := r.reconcile().Status; s.Pools[0].StrayBytes != 2<<20 || s.Pools[1].StrayBytes != 0 {
+		t.Errorf("pools %+v", s.Pools)
+	}
+}
+
 func TestWedgedKernel(t *testing.T) {
 	r := newRig(t)
 	r.server.info.Wedged, r.server.info.WedgedMessage = true, "DEL_DEV of device 3"

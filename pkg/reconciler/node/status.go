@@ -32,10 +32,6 @@ func poolStatus(s pool.State) v1alpha1.PoolStatus {
 		return p
 	}
 	p.FSType, p.Reflink = s.Pool.FSType(), s.Pool.Reflink()
-	if err := s.Pool.Measure(); err != nil {
-		p.Message = err.Error()
-		return p
-	}
 	u, err := s.Pool.Usage()
 	if err != nil {
 		p.Message = err.Error()
