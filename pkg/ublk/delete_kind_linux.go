@@ -82,7 +82,7 @@ func (c *Control) sampleDelete(ctx context.Context, o DeviceOptions, other uint3
 	begin := time.Now()
 	at, err := c.addTwice(ctx, o, other)
 	if err != nil {
-		return s, false, err
+		return s, false, errors.Join(err, c.Delete(context.WithoutCancel(ctx), victim.ID))
 	}
 	s.alone = at.Sub(begin)
 	type end struct {

@@ -80,27 +80,32 @@ func whoForbids() string {
 // Submit hands over every new entry and lets completions in, without waiting
 // for any. It must be quick, and holds on to the Go scheduler's slot: giving it
 // up and taking it back costs more than the call itself.
-func (r *Ring) Submit() error {
-	n := r.publish()
+func (r *Ring) Submit() error { return r.submit(r.publish()) }
+
+func (r *Ring) submit(n uintptr) error {
+	if r.torn != nil {
+		r.tail = atomic.LoadUint32(r.sqHead) // there is always space
+		return r.torn
+	}
 	_, _, errno := unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), n, 0, enterGetEvents, 0, 0)
-	return r.retryable(errno)
+	return r.entered(errno)
 }
 
 // Wait hands over every new entry, and blocks until there is a completion or a
 // signal.
 func (r *Ring) Wait() error {
 	n := r.publish()
-	if r.Ready() {
+	if r.Ready() || r.torn != nil {
 		return r.Submit()
 	}
 	_, _, errno := unix.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), n, 1, enterGetEvents, 0, 0)
-	return r.retryable(errno)
+	return r.entered(errno)
 }
 
 // WaitFor is Wait that returns after so many nanoseconds at the latest.
 func (r *Ring) WaitFor(nanos int64) error {
 	n := r.publish()
-	if r.Ready() {
+	if r.Ready() || r.torn != nil {
 		return r.Submit()
 	}
 	r.timeout = [2]int64{nanos / 1e9, nanos % 1e9}
@@ -108,9 +113,9 @@ func (r *Ring) WaitFor(nanos int64) error {
 	_, _, errno := unix.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), n, 1, enterGetEvents|enterExtArg,
 		uintptr(unsafe.Pointer(&r.waitArg)), unsafe.Sizeof(r.waitArg))
 	if errno == unix.ETIME {
-		return nil
+		errno = 0
 	}
-	return r.retryable(errno)
+	return r.entered(errno)
 }
 
 // waitArg is struct io_uring_getevents_arg.
@@ -131,10 +136,18 @@ func (r *Ring) publish() uintptr {
 	return uintptr(r.tail - atomic.LoadUint32(r.sqHead))
 }
 
-// retryable hides the errors after which the caller should look at its
+// entered hides the errors after which the caller should look at its
 // completions and enter again: a signal (the Go runtime sends many), a lack of
 // memory, or a completion queue so full that it must be emptied first.
-func (r *Ring) retryable(errno unix.Errno) error {
+//
+// A kernel that has no memory for an entry in the middle of a chain runs what it has as a
+// chain of its own, and would run the rest later, whatever became of the first part. That
+// is the end of the ring: nothing may be handed over any more.
+func (r *Ring) entered(errno unix.Errno) error {
+	if last := atomic.LoadUint32(r.sqHead) - 1; r.at(last).Flags&Link != 0 {
+		r.torn = errors.New("io_uring_enter: the kernel took only a part of a chain")
+		return r.torn
+	}
 	switch errno {
 	case 0, unix.EINTR, unix.EAGAIN, unix.EBUSY:
 		return nil

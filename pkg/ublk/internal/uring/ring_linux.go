@@ -27,6 +27,7 @@ type Ring struct {
 	sqes                    unsafe.Pointer
 	// tail is ours; the kernel learns it in enter.
 	tail uint32
+	torn error // from then on nothing is handed over
 
 	cqHead, cqTail, cqOverflow *uint32
 	cqMask                     uint32
@@ -151,16 +152,23 @@ func (r *Ring) Space() int {
 // Next returns a zeroed entry that the next Submit hands over. There must be
 // Space.
 func (r *Ring) Next() *SQE {
-	i := uintptr(r.tail & r.sqMask)
+	s := r.at(r.tail)
 	r.tail++
 	if r.wide {
-		s := (*[sqe128Bytes]byte)(unsafe.Add(r.sqes, i*sqe128Bytes))
-		*s = [sqe128Bytes]byte{}
-		return (*SQE)(unsafe.Pointer(s))
+		*(*[sqe128Bytes]byte)(unsafe.Pointer(s)) = [sqe128Bytes]byte{}
+		return s
 	}
-	s := (*SQE)(unsafe.Add(r.sqes, i*sqeBytes))
 	*s = SQE{}
 	return s
+}
+
+// at is the entry that was, or will be, the i'th.
+func (r *Ring) at(i uint32) *SQE {
+	size := uintptr(sqeBytes)
+	if r.wide {
+		size = sqe128Bytes
+	}
+	return (*SQE)(unsafe.Add(r.sqes, uintptr(i&r.sqMask)*size))
 }
 
 // Peek copies the oldest completion to c, if there is one, and frees its place.

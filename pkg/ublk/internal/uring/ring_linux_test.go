@@ -56,6 +56,28 @@ func collect(t *testing.T, r *Ring, n int) map[uint64]int32 {
 	return got
 }
 
+// What is left of a chain after a part of it was taken must never run.
+func TestATornChainEndsTheRing(t *testing.T) {
+	r := newRing(t, Config{Entries: 8, CompletionEntries: 16})
+	for _, flags := range []uint8{0, Link, Link, 0} {
+		r.Next().Flags = flags // operation 0 does nothing
+	}
+	r.publish()
+	if err := r.submit(1); err != nil {
+		t.Errorf("between chains: %v", err)
+	}
+	torn := r.submit(2)
+	if torn == nil || r.Space() != 7 {
+		t.Errorf("two of three: %v, space for %d", torn, r.Space())
+	}
+	for name, enter := range map[string]func() error{"Submit": r.Submit, "Wait": r.Wait, "WaitFor": func() error { return r.WaitFor(1) }} {
+		r.Next()
+		if err := enter(); err != torn || r.Space() != 8 {
+			t.Errorf("%s after it: %v, space for %d", name, err, r.Space())
+		}
+	}
+}
+
 func TestWriteReadSyncPunchThroughTheRing(t *testing.T) {
 	for name, wide := range map[string]bool{"64-byte entries": false, "128-byte entries": true} {
 		t.Run(name, func(t *testing.T) {
