@@ -112,7 +112,7 @@ func (s *Server) deleteLeftover(st step) {
 		r.volume = st.entry.Volume
 	}
 	// Whoever looks for the volume finds none: it may be attached again.
-	gone := s.table.leftover()
+	gone := s.table.leftover(st.device.ID)
 	s.background.Add(1)
 	go func() {
 		defer s.background.Done()

@@ -7,15 +7,10 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/ublk"
 )
 
-// Strays are devices that this server knows nothing of, by id and incarnation, and whether
-// they are being deleted. An ADD_DEV that was given up at its deadline leaves one, if the
-// kernel carries it out after all: nobody was told its number.
-type strays map[uint32]stray
-
-type stray struct {
-	incarnation uint64
-	deleting    bool
-}
+// Strays are devices that this server knows nothing of, by id, with their incarnation. An
+// ADD_DEV that was given up at its deadline leaves one, if the kernel carries it out after
+// all: nobody was told its number.
+type strays map[uint32]uint64
 
 // deleteStrays deletes those of before that are there still and carry our tag, and returns
 // what is unknown now. An attach that has its device and has not noted it yet takes much
@@ -33,26 +28,23 @@ func (s *Server) deleteStrays(before strays) strays {
 			continue
 		}
 		incarnation, err := ublk.Incarnation(id)
-		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
-				s.log.Error("device can't be looked at", "device", id, "error", err)
-			}
-			continue
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			s.log.Error("device can't be looked at", "device", id, "error", err)
+		case before[id] == incarnation:
+			s.deleteStray(id)
+			fallthrough // it is known from now on, unless it is another's
+		default:
+			now[id] = incarnation
 		}
-		seen := before[id]
-		if seen.incarnation == incarnation && !seen.deleting {
-			seen.deleting = s.deleteStray(id)
-		}
-		now[id] = stray{incarnation, seen.incarnation == incarnation && seen.deleting}
 	}
 	return now
 }
 
-func (s *Server) deleteStray(id uint32) bool {
+func (s *Server) deleteStray(id uint32) {
 	info, err := s.kernel.info(id)
-	if err != nil || info.Owner != s.owner.tag {
-		return false
+	if err == nil && info.Owner == s.owner.tag {
+		s.carryOut(step{verb: doDelete, device: &info, reason: "the command that made it was given up"})
 	}
-	s.carryOut(step{verb: doDelete, device: &info, reason: "the command that made it was given up"})
-	return true
 }

@@ -37,7 +37,7 @@ func TestStraysAreDeleted(t *testing.T) {
 		t.Errorf("after the first look: unknown %v, ours is there: %v", unknown, listed(ours))
 	}
 	// Another device of that number in the meantime: the looks begin anew.
-	again := strays{ours: {incarnation: unknown[ours].incarnation - 1}}
+	again := strays{ours: unknown[ours] - 1}
 	if s.deleteStrays(again); s.table.leftoverCount() != 0 {
 		t.Error("a device was deleted that was seen once")
 	}

@@ -45,13 +45,13 @@ type table struct {
 	// releasing are devices that nobody uses any more and that the kernel has
 	// not let go of yet, by device id.
 	releasing map[uint32]*release
-	leftovers int      // devices of former servers that are not releasing yet
-	slots     []uint32 // free slots of the counters
+	leftovers map[uint32]int // devices that nobody has and that are not releasing yet
+	slots     []uint32       // free slots of the counters
 	counters  *worker.Counters
 }
 
 func newTable(slots int, c *worker.Counters) *table {
-	t := &table{counters: c, volumes: make(map[string]*volume), releasing: make(map[uint32]*release)}
+	t := &table{counters: c, volumes: make(map[string]*volume), releasing: make(map[uint32]*release), leftovers: make(map[uint32]int)}
 	for i := slots - 1; i >= 0; i-- {
 		t.slots = append(t.slots, uint32(i))
 	}
@@ -259,21 +259,27 @@ func (t *table) public(v *volume) *serverv1.Device {
 	return d
 }
 
-// leftover counts a device that was left behind by a former server, until the
+// leftover counts a device that was left behind, and is known as such, until the
 // function it returns is called.
-func (t *table) leftover() (done func()) {
-	t.update(func() { t.leftovers++ })
-	return func() { t.update(func() { t.leftovers-- }) }
+func (t *table) leftover(id uint32) (done func()) {
+	t.update(func() { t.leftovers[id]++ })
+	return func() {
+		t.update(func() {
+			if t.leftovers[id]--; t.leftovers[id] == 0 {
+				delete(t.leftovers, id)
+			}
+		})
+	}
 }
 
 func (t *table) leftoverCount() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.leftovers
+	return len(t.leftovers)
 }
 
 // devices are the ids of all devices that volumes have or have had, until the kernel has
-// let go of them.
+// let go of them, and of those that are being deleted.
 func (t *table) devices() map[uint32]bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -284,6 +290,9 @@ func (t *table) devices() map[uint32]bool {
 		}
 	}
 	for id := range t.releasing {
+		ids[id] = true
+	}
+	for id := range t.leftovers {
 		ids[id] = true
 	}
 	return ids
