@@ -69,13 +69,14 @@ func (b *bench) kernelWave(ctx context.Context, p kernelPoint) error {
 			}
 			return del(ctx, i)
 		})
-		if err == nil {
-			err = b.allGone(ctx, list, p)
-		}
 		if err != nil {
 			return err
 		}
-		b.report.add(key(partBoth), time.Since(begin).Seconds())
+		end, err := b.allGone(ctx, list, p)
+		if err != nil {
+			return err
+		}
+		b.report.add(key(partBoth), end.Sub(begin).Seconds())
 		return nil
 	}
 	if err := each(ctx, p.threads, len(list), stop); err != nil {
@@ -86,21 +87,47 @@ func (b *bench) kernelWave(ctx context.Context, p kernelPoint) error {
 	if err := each(ctx, p.threads, len(list), del); err != nil {
 		return err
 	}
-	if err := b.allGone(ctx, list, p); err != nil {
+	end, err := b.allGone(ctx, list, p)
+	if err != nil {
 		return err
 	}
-	b.report.add(key(partDelete), time.Since(begin).Seconds())
+	b.report.add(key(partDelete), end.Sub(begin).Seconds())
 	return nil
 }
 
-// allGone ends the clock of our order, which leaves the last step to the kernel: no
-// number may be taken any more. The same callers ask, so that what asking costs, a
-// command for each device that the plain order does not have, overlaps like the rest.
-func (b *bench) allGone(ctx context.Context, list []*bare, p kernelPoint) error {
+// allGone returns when no number of the list was taken any more. It ends the clock of our
+// order, which leaves the last step to the kernel.
+//
+// To ask costs a command, which the plain order does not have: with one for each device
+// the clock would show the questions. So it stops when those that were let go last are
+// gone, and the others are asked about after that; one that was not gone yet sets it anew.
+func (b *bench) allGone(ctx context.Context, list []*bare, p kernelPoint) (at time.Time, err error) {
 	if p.way != wayOurs {
-		return nil // DEL_DEV has waited
+		return time.Now(), nil // DEL_DEV has waited
 	}
-	return each(ctx, p.threads, len(list), func(ctx context.Context, i int) error { return b.fleet.gone(ctx, list[i]) })
+	n := max(0, len(list)-2*p.threads)
+	gone := func(list []*bare) error {
+		return each(ctx, p.threads, len(list), func(ctx context.Context, i int) error { return b.fleet.gone(ctx, list[i]) })
+	}
+	if err := gone(list[n:]); err != nil {
+		return at, err
+	}
+	at = time.Now()
+	for _, d := range list[:n] {
+		free, err := b.fleet.isFree(ctx, d.info.ID)
+		if err != nil {
+			return at, err
+		}
+		if free {
+			b.fleet.forget(d)
+			continue
+		}
+		if err := b.fleet.gone(ctx, d); err != nil {
+			return at, err
+		}
+		at = time.Now()
+	}
+	return at, nil
 }
 
 // raiseNull brings up n devices that complete every request at once.

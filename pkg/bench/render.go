@@ -60,7 +60,7 @@ func (m *Merged) conditions() grid {
 	g.rows = rows
 	g.notes = []string{
 		"A wave is shown as the median of the rounds (least..most), single operations as p50 / p99 of all rounds. A round visits the ways in turns, beginning with another one each time.",
-		"Commands of the callers go through one io_uring. Our order: STOP_DEV; all tags aborted; DEL_DEV_ASYNC with the char device open; munmap, close; the clock stops when every device is gone. Plain order: STOP_DEV; close; DEL_DEV, which waits for that itself.",
+		"Commands of the callers go through one io_uring. Our order: STOP_DEV; all tags aborted; DEL_DEV_ASYNC with the char device open; munmap, close; the clock stops when every device is gone (the last ones are asked about until they are, the others after the clock, which goes on if one is not). Plain order: STOP_DEV; close; DEL_DEV, which waits for that itself.",
 	}
 	if oneCPU {
 		g.notes = append(g.notes, "With one CPU only waiting overlaps, not work: what more callers bring is a lower bound, STOP, START and mkfs hardly scale, p99 at many in flight is mostly waiting for the CPU, and figures per CPU are those of one.")
