@@ -46,8 +46,10 @@ func (n *node) answerSnapshot(ctx context.Context, name string) {
 		return
 	}
 	before := s.DeepCopy()
-	condition := metav1.Condition{Type: v1alpha1.SnapshotReady, Status: metav1.ConditionTrue, Reason: "Cut"}
+	condition := metav1.Condition{Type: v1alpha1.SnapshotReady, Status: metav1.ConditionTrue, Reason: "Cut", ObservedGeneration: s.Generation}
 	switch {
+	case n.failed != "":
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.ReasonPoolFailed, n.failed
 	case s.DeletionTimestamp != nil:
 		controllerutil.RemoveFinalizer(s, v1alpha1.SnapshotFinalizer)
 		if err := api.Patch(ctx, s, client.MergeFrom(before)); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {

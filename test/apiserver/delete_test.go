@@ -103,13 +103,20 @@ func TestDeleteOnANodeThatIsNotReady(t *testing.T) {
 // Nobody waits for a pool that its node says does not work.
 func TestDeleteInAPoolThatDoesNotWork(t *testing.T) {
 	n := made(t, "broken-pool")
+	s, err := snap(t, "broken-pool-s", "broken-pool")
+	must(t, err)
 	n.tell(func(n *node) { n.failed = "its disk is gone" })
 	start := time.Now()
+	_, err = snap(t, "broken-pool-s2", "broken-pool")
+	want(t, err, codes.Unavailable, "node broken-pool can't cut volume broken-pool now: its disk is gone")
+	want(t, unsnap(t, s.SnapshotId), codes.Unavailable, "node broken-pool can't remove it now: its disk is gone", "when the pool works")
 	want(t, remove(t, "broken-pool"), codes.Unavailable, "node broken-pool can't remove it now: its disk is gone", "when the pool works")
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("answered after %v, must not wait for the deadline", took)
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("answered after %v, must not wait for the deadlines", took)
 	}
 	n.tell(func(n *node) { n.failed = "" })
+	must(t, unsnap(t, s.SnapshotId))
+	must(t, unsnap(t, "broken-pool-s2"))
 	must(t, remove(t, "broken-pool"))
 }
 

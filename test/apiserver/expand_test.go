@@ -155,6 +155,30 @@ func TestExpandThatTheNodeRefuses(t *testing.T) {
 	_, err = expand(t, "expand-no", 30*mib)
 	must(t, err)
 	wantSize(t, "expand-no", 30*mib)
+
+	// The same, and the claim's owner settles for what there is: it is not held for good.
+	n.tell(func(n *node) { n.full = true })
+	v = get(t, "expand-no")
+	before = v.DeepCopy()
+	v.Spec.CapacityBytes = 90 * mib
+	must(t, api.Patch(t.Context(), v, client.MergeFrom(before)))
+	seen(t, "expand-no", "expand-no", 10*mib)
+	eventually(t, "the size that it has is enough", func() bool {
+		_, err = expand(t, "expand-no", 30*mib)
+		return err == nil && get(t, "expand-no").Spec.CapacityBytes == 30*mib
+	})
+	wantSize(t, "expand-no", 30*mib)
+	// A copy is as large as the volume is, and not as it was to be.
+	c, err := create(t, func() *csi.CreateVolumeRequest {
+		r := request("expand-no-copy", "expand-no", 0)
+		r.VolumeContentSource = fromVolume("expand-no")
+		return r
+	}())
+	must(t, err)
+	if c.CapacityBytes != 30*mib {
+		t.Errorf("the copy has %d bytes", c.CapacityBytes)
+	}
+	must(t, remove(t, "expand-no-copy"))
 }
 
 func TestExpandOnASilentNode(t *testing.T) {

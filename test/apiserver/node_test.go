@@ -30,7 +30,7 @@ type node struct {
 	mu     sync.Mutex
 	silent bool            // answers nothing
 	full   bool            // answers PoolFull to new volumes and to growth
-	failed string          // the pool does not work, and this is why: removals are answered with it
+	failed string          // the pool does not work, and this is why
 	uncut  string          // answers with this reason to new snapshots; "" cuts them
 	inUse  map[string]bool // volumes that are attached
 	files  map[string]bool // volumes that were made

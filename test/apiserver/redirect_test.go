@@ -30,6 +30,28 @@ func claim(t *testing.T, name, node string) *corev1.PersistentVolumeClaim {
 	return c
 }
 
+// Nobody is sent to a node that does not exist, where there is nothing to copy any more.
+func TestCopiesOfWhatWentWithItsNode(t *testing.T) {
+	n := newNode(t, "lost-1", "lost", 100*mib)
+	newNode(t, "lost-2", "lost", 100*mib)
+	seen(t, "lost-1", "lost", 100*mib)
+	seen(t, "lost-2", "lost", 100*mib)
+	_, err := create(t, request("lost-v", "lost", 10*mib, "lost-1"))
+	must(t, err)
+	c := claim(t, "lost-claim", "lost-2")
+	n.vanish()
+	r := request("lost-x", "lost", 10*mib, "lost-2")
+	r.VolumeContentSource = fromVolume("lost-v")
+	r.Parameters["csi.storage.k8s.io/pvc/namespace"], r.Parameters["csi.storage.k8s.io/pvc/name"] = "default", c.Name
+	_, err = create(t, r)
+	want(t, err, codes.FailedPrecondition, "its node lost-1 does not exist any more")
+	must(t, api.Get(t.Context(), client.ObjectKeyFromObject(c), c))
+	if c.Annotations[selectedNode] != "lost-2" {
+		t.Errorf("the claim was sent to %s", c.Annotations[selectedNode])
+	}
+	must(t, remove(t, "lost-v"))
+}
+
 // A claim that waits for its first pod is provisioned where its source is, whatever
 // node the scheduler picked: that node would be picked again and again.
 func TestClaimsOfCopiesGoWhereTheSourceIs(t *testing.T) {

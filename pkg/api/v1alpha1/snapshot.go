@@ -20,6 +20,10 @@ const ReasonVolumeMissing = "VolumeMissing"
 // spec.sizeBytes is what it may be restored to.
 const ReasonVolumeGrew = "VolumeGrew"
 
+// ReasonCutTakesTooLong is the reason of a snapshot, or of a volume with a source, not
+// being ready when the volume to cut did not come to rest in time.
+const ReasonCutTakesTooLong = "CutTakesTooLong"
+
 // ReasonSourceMissing is the reason of a volume not being ready when there is no such
 // snapshot or volume to copy.
 const ReasonSourceMissing = "SourceMissing"

@@ -104,7 +104,7 @@ func (s *Service) awaitRemoved(ctx context.Context, v *v1alpha1.UblkVolume) erro
 		if inUse := answered(now, v1alpha1.VolumeInUse); inUse != nil && inUse.Status == metav1.ConditionTrue {
 			return true, nil
 		}
-		return false, poolTrouble(now)
+		return false, poolTrouble(now, "remove")
 	})
 	if ctxErr := ctxError(err); ctxErr != nil {
 		return status.Errorf(driver.Code(ctxErr), "volume %q waits for node %s to remove it; the removal goes on", v.Name, v.Spec.Node)
@@ -121,15 +121,15 @@ func (s *Service) awaitRemoved(ctx context.Context, v *v1alpha1.UblkVolume) erro
 	return s.deleteSeen(ctx, last)
 }
 
-// poolTrouble is the node's answer to a removal that its pool keeps it from, as the error
-// of the call; nil without one. What to do about it is the node's user's, which takes
-// longer than a call waits.
-func poolTrouble(v *v1alpha1.UblkVolume) error {
+// poolTrouble is the node's answer that its pool keeps it from what it was asked to do to
+// v, as the error of the call; nil without one. Whoever mends the pool takes longer than a
+// call waits.
+func poolTrouble(v *v1alpha1.UblkVolume, do string) error {
 	ready := answered(v, v1alpha1.VolumeReady)
 	if ready == nil || ready.Reason != v1alpha1.ReasonPoolFailed && ready.Reason != v1alpha1.ReasonPoolMissing {
 		return nil
 	}
-	return status.Errorf(codes.Unavailable, "volume %q: node %s can't remove it now: %s. It will when the pool works", v.Name, v.Spec.Node, ready.Message)
+	return status.Errorf(codes.Unavailable, "volume %q: node %s can't %s it now: %s. It will when the pool works", v.Name, v.Spec.Node, do, ready.Message)
 }
 
 // takeBack undoes the request to remove a volume that is in use. The deletion of

@@ -80,17 +80,19 @@ func (s *Service) expand(ctx context.Context, v *v1alpha1.UblkVolume, bytes int6
 	if v.DeletionTimestamp != nil || v.Spec.State == v1alpha1.VolumeAbsent {
 		return nil, status.Errorf(codes.Aborted, "volume %q is being deleted on node %s", v.Name, v.Spec.Node)
 	}
+	if growthRefused(v) != "" {
+		// By an earlier call, which ended before it could do this. Also if the claim's owner
+		// has settled for what there is: else the bytes would be held for good.
+		enough := hasGrown(v, bytes)
+		if err := s.takeBackGrowth(ctx, v); err != nil || enough {
+			return v, err
+		}
+	}
 	if hasGrown(v, bytes) {
 		return v, nil
 	}
 	if why := s.silence(v.Spec.Node); why != "" {
 		return nil, status.Errorf(codes.Unavailable, "volume %q can't grow now, on node %s: %s", v.Name, v.Spec.Node, why)
-	}
-	if growthRefused(v) != "" {
-		// By an earlier call, which ended before it could do this.
-		if err := s.takeBackGrowth(ctx, v); err != nil {
-			return nil, err
-		}
 	}
 	if v.Spec.CapacityBytes < bytes {
 		if err := s.promise(ctx, v, bytes); err != nil {
@@ -161,7 +163,10 @@ func (s *Service) awaitGrown(ctx context.Context, v *v1alpha1.UblkVolume, bytes 
 			return false, nil // the cache does not show it yet
 		}
 		seen = now
-		return hasGrown(now, bytes) || growthRefused(now) != "", nil
+		if hasGrown(now, bytes) || growthRefused(now) != "" {
+			return true, nil
+		}
+		return false, poolTrouble(now, "grow")
 	})
 	if ctxErr := ctxError(err); ctxErr != nil {
 		return nil, s.lateGrowth(seen, bytes, ctxErr)

@@ -156,7 +156,7 @@ func (s *Service) ensureMember(ctx context.Context, w wantedGroup, id string, v 
 	o = &v1alpha1.UblkSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Name: id, Finalizers: []string{v1alpha1.SnapshotFinalizer}},
 		Spec: v1alpha1.UblkSnapshotSpec{
-			Volume: v.Name, Node: at.Node, Pool: at.Pool, CSIName: id, SizeBytes: v.Spec.CapacityBytes,
+			Volume: v.Name, Node: at.Node, Pool: at.Pool, CSIName: id, SizeBytes: fileBytes(v),
 			Group: w.id, GroupMembers: w.members,
 		},
 	}

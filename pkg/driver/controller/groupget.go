@@ -39,7 +39,7 @@ func describeGroup(id string, members []*v1alpha1.UblkSnapshot) *csi.VolumeGroup
 		d := describeSnapshot(o)
 		g.Snapshots = append(g.Snapshots, d)
 		g.CreationTime = d.CreationTime // of all, since they were cut at one moment
-		g.ReadyToUse = g.ReadyToUse && d.ReadyToUse
+		g.ReadyToUse = g.ReadyToUse && d.ReadyToUse && len(members) == len(o.Spec.GroupMembers)
 	}
 	return g
 }

@@ -76,7 +76,10 @@ func (s *Service) awaitInForce(ctx context.Context, v *v1alpha1.UblkVolume) erro
 			return false, nil // the cache does not show it yet
 		}
 		seen = now
-		return inForce(now), nil
+		if inForce(now) {
+			return true, nil
+		}
+		return false, poolTrouble(now, "change")
 	})
 	if ctxErr := ctxError(err); ctxErr != nil {
 		state := "has not answered"

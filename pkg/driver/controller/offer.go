@@ -100,6 +100,7 @@ func offerOf(node *corev1.Node, ublk *v1alpha1.UblkNode, away string) capacity.N
 var leaving = map[string]string{
 	corev1.TaintNodeOutOfService:     "it is out of service",
 	"ToBeDeletedByClusterAutoscaler": "the cluster autoscaler is about to delete it",
+	"karpenter.sh/disrupted":         "Karpenter is about to delete it",
 }
 
 // nodeRefusal says why a Kubernetes node takes no new volume; "" if it does.

@@ -115,7 +115,7 @@ func (s *Service) createSnapshot(ctx context.Context, w wantedSnapshot) (*v1alph
 	o := &v1alpha1.UblkSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Name: w.id, Finalizers: []string{v1alpha1.SnapshotFinalizer}},
 		Spec: v1alpha1.UblkSnapshotSpec{
-			Volume: w.volume, Node: at.Node, Pool: at.Pool, CSIName: w.name, SizeBytes: v.Spec.CapacityBytes,
+			Volume: w.volume, Node: at.Node, Pool: at.Pool, CSIName: w.name, SizeBytes: fileBytes(v),
 		},
 	}
 	err = s.o.Client.Create(ctx, o)
@@ -174,6 +174,9 @@ func (s *Service) awaitCut(ctx context.Context, o *v1alpha1.UblkSnapshot) (*v1al
 		ready = meta.FindStatusCondition(now.Status.Conditions, v1alpha1.SnapshotReady)
 		if ready == nil {
 			return false, nil
+		}
+		if ready.Reason == v1alpha1.ReasonPoolFailed && ready.ObservedGeneration == now.Generation && now.Status.CreatedAt == nil {
+			return false, status.Errorf(codes.Unavailable, "snapshot %q: node %s can't cut volume %s now: %s. It tries again, and the next call sees what has become of it", o.Name, o.Spec.Node, o.Spec.Volume, ready.Message)
 		}
 		_, final := uncuttable[ready.Reason]
 		return ready.Status == metav1.ConditionTrue || final && now.Status.CreatedAt == nil, nil

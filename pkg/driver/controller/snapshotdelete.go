@@ -8,6 +8,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -78,12 +79,25 @@ func (s *Service) removeSnapshot(ctx context.Context, o *v1alpha1.UblkSnapshot) 
 // server says so too: the cache may be behind.
 func (s *Service) awaitSnapshotGone(ctx context.Context, o *v1alpha1.UblkSnapshot) error {
 	return s.awaitSnapshot(ctx, o.Name, func(now *v1alpha1.UblkSnapshot) (bool, error) {
+		if now != nil && now.UID == o.UID {
+			return false, snapshotTrouble(now)
+		}
 		if now != nil {
-			return now.UID != o.UID, nil
+			return true, nil
 		}
 		current, err := s.liveSnapshot(ctx, o.Name)
 		return err == nil && (current == nil || current.UID != o.UID), err
 	})
+}
+
+// snapshotTrouble is poolTrouble of a snapshot that is being deleted.
+func snapshotTrouble(o *v1alpha1.UblkSnapshot) error {
+	c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.SnapshotReady)
+	if o.DeletionTimestamp == nil || c == nil || c.ObservedGeneration != o.Generation ||
+		c.Reason != v1alpha1.ReasonPoolFailed && c.Reason != v1alpha1.ReasonPoolMissing {
+		return nil
+	}
+	return status.Errorf(codes.Unavailable, "snapshot %q: node %s can't remove it now: %s. It will when the pool works", o.Name, o.Spec.Node, c.Message)
 }
 
 // releaseSnapshot takes the finalizer off for a node that no longer exists.

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -63,6 +64,14 @@ func (s *Service) fromSource(ctx context.Context, w wanted) (wanted, error) {
 		return w, &driver.InvalidError{Field: `parameters["pool"]`, Problem: "is " + w.pool + ", and the source is in pool " + from.Pool,
 			Remedy: "use a StorageClass with that pool"}
 	}
+	// Before anybody is sent there. A final answer: nobody would ever make the copy.
+	gone, err := s.nodeGone(ctx, from.Node)
+	if err != nil {
+		return w, err
+	}
+	if gone {
+		return w, status.Errorf(codes.FailedPrecondition, "volume_content_source: its node %s does not exist any more, and there is no copy elsewhere", from.Node)
+	}
 	if !w.allows(from.Node) {
 		return w, s.elsewhere(ctx, w, from.Node)
 	}
@@ -93,7 +102,7 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 		if err != nil {
 			return origin{}, err
 		}
-		return origin{capacity.Place{Node: v.Spec.Node, Pool: v.Spec.Pool}, v.Spec.CapacityBytes}, nil
+		return origin{capacity.Place{Node: v.Spec.Node, Pool: v.Spec.Pool}, fileBytes(v)}, nil
 	}
 	none := status.Errorf(codes.NotFound, "volume_content_source: snapshot %q does not exist", source.Snapshot)
 	if !driver.ValidVolumeID(source.Snapshot) {
@@ -109,6 +118,11 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 		return origin{}, status.Errorf(codes.Unavailable, "volume_content_source: snapshot %q is not cut yet; retry", source.Snapshot)
 	}
 	return origin{capacity.Place{Node: o.Spec.Node, Pool: o.Spec.Pool}, o.Spec.SizeBytes}, nil
+}
+
+// fileBytes is the size that a volume has: it may be asked to grow, and never do.
+func fileBytes(v *v1alpha1.UblkVolume) int64 {
+	return cmp.Or(v.Status.CapacityBytes, v.Spec.CapacityBytes) // a node plugin of before growth reports none
 }
 
 // sourceVolume reads a volume that is to be cut, past the cache: its size must be the

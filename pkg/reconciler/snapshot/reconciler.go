@@ -31,7 +31,7 @@ const (
 	reasonPoolMissing = v1alpha1.ReasonPoolMissing
 	reasonPoolFailed  = v1alpha1.ReasonPoolFailed
 	reasonFileMissing = v1alpha1.ReasonFileMissing
-	reasonTooLong     = "CutTakesTooLong"
+	reasonTooLong     = v1alpha1.ReasonCutTakesTooLong
 )
 
 // Options configures a Reconciler. All fields but those that say so are required.

@@ -77,7 +77,10 @@ func notMade(source *v1alpha1.VolumeSource, err error) (step, reconcile.Result) 
 		s.reason = v1alpha1.ReasonNoReflink
 	case code == codes.ResourceExhausted:
 		s.reason = reasonPoolFull
-	case code == codes.Unavailable, code == codes.Aborted, code == codes.NotFound, code == codes.DeadlineExceeded:
+	case code == codes.DeadlineExceeded:
+		// Not soon: each try holds up who writes to the source.
+		s.reason = v1alpha1.ReasonCutTakesTooLong
+	case code == codes.Unavailable, code == codes.Aborted, code == codes.NotFound:
 		// The device server is being restarted, or the device recovered.
 		s.reason = reasonServer
 		return s, reconcile.Result{RequeueAfter: serverAgain}
