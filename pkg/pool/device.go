@@ -54,7 +54,8 @@ func mountDevice(ctx context.Context, o Options) error {
 		return fmt.Errorf("device %s is not blank, it holds %s; nothing was changed. If nothing on it is needed, wipe it on the node: wipefs --all %[1]s && dd if=/dev/zero of=%[1]s bs=1M count=4 conv=fsync: %[3]w", o.Device, content, fs.ErrExist)
 	}
 	if err := mountPool(o, o.Device, ""); err != nil {
-		return err
+		// Not formatted once more by itself: what can't be mounted may be somebody's pool.
+		return fmt.Errorf("%w. If this pool has never been open, its formatting was cut short: wipe the device on the node (wipefs --all %s), and it is made anew", err, o.Device)
 	}
 	return checkMark(o)
 }

@@ -45,20 +45,53 @@ func (p *Pool) Usage() (Usage, error) {
 	return p.usageOf(fs), nil
 }
 
-// BytesBut sums what is promised to volumes, and counted for snapshots, other than those
-// that are named by their ids. Ephemeral volumes, which nobody names, are not counted.
-func (p *Pool) BytesBut(volume, snapshot func(id string) bool) (bytes int64) {
+// Has says whether the pool has the volume's file, from memory: it does not wait for the
+// disk.
+func (p *Pool) Has(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for id, size := range p.sizes {
-		if _, ephemeral := p.ephemeral[id]; !ephemeral && !volume(id) {
-			bytes += size
+	_, has := p.sizes[id]
+	return has && !p.beingMade(id)
+}
+
+// HasSnapshot is Has for a snapshot.
+func (p *Pool) HasSnapshot(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, has := p.cuts[id]
+	return has && !p.beingMade(snapshotKey(id))
+}
+
+// IDs are sets of what a pool has; those of ephemeral volumes, which no object names, are
+// not among them.
+type IDs struct{ Volumes, Snapshots map[string]struct{} }
+
+// IDs returns what the pool has now, what is being made included.
+func (p *Pool) IDs() IDs {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ids := IDs{make(map[string]struct{}, len(p.sizes)), make(map[string]struct{}, len(p.cuts))}
+	for id := range p.sizes {
+		if _, ephemeral := p.ephemeral[id]; !ephemeral {
+			ids.Volumes[id] = struct{}{}
 		}
 	}
-	for id, s := range p.cuts {
-		if !snapshot(id) {
-			bytes += s.AllocatedBytes
-		}
+	for id := range p.cuts {
+		ids.Snapshots[id] = struct{}{}
+	}
+	return ids
+}
+
+// BytesOf sums what is promised to those of the volumes, and counted for those of the
+// snapshots, that the pool has still.
+func (p *Pool) BytesOf(ids IDs) (bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id := range ids.Volumes {
+		bytes += p.sizes[id]
+	}
+	for id := range ids.Snapshots {
+		bytes += p.cuts[id].AllocatedBytes
 	}
 	return bytes
 }
@@ -200,6 +233,11 @@ func (p *Pool) measureForeign() error {
 		}
 	}
 	ours -= shared.twiceBytes()
+	// What was written meanwhile may be among ours and not in used.
+	if err := unix.Fstatfs(int(p.root.Fd()), &st); err != nil {
+		return err
+	}
+	used = max(used, int64(st.Blocks-st.Bfree)*st.Frsize)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.foreign = max(0, used-ours)

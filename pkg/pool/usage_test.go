@@ -42,9 +42,9 @@ func TestOvercommit(t *testing.T) {
 	}
 }
 
-func TestBytesBut(t *testing.T) {
+func TestBytesOfIDs(t *testing.T) {
 	p := newPool(t, nil)
-	for _, v := range []string{"known", "stray", "inline"} {
+	for _, v := range []string{"known", "stray", "going", "inline"} {
 		if err := p.Create(v, 10*mib); err != nil {
 			t.Fatal(err)
 		}
@@ -54,8 +54,16 @@ func TestBytesBut(t *testing.T) {
 	p.countSnapshot("known", Snapshot{AllocatedBytes: 1}) // of the volume's name: another thing
 	p.countSnapshot("stray", Snapshot{AllocatedBytes: 2})
 	p.mu.Unlock()
-	known := func(id string) bool { return id == "known" }
-	if got := p.BytesBut(known, known); got != 10*mib+2 {
-		t.Errorf("%d bytes of strays, want %d", got, 10*mib+2)
+	ids := p.IDs()
+	if len(ids.Volumes) != 3 || len(ids.Snapshots) != 2 {
+		t.Errorf("the pool has %v", ids)
+	}
+	delete(ids.Volumes, "known")
+	delete(ids.Snapshots, "known")
+	if err := errors.Join(p.Delete("going"), p.Create("later", 10*mib)); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.BytesOf(ids); got != 10*mib+2 {
+		t.Errorf("%d bytes, want %d", got, 10*mib+2)
 	}
 }

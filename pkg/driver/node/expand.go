@@ -9,7 +9,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-ublk/csi-ublk/pkg/driver"
 	"github.com/csi-ublk/csi-ublk/pkg/driver/mount"
-	"github.com/csi-ublk/csi-ublk/pkg/pool"
 	"github.com/csi-ublk/csi-ublk/pkg/pool/blockdev"
 	"github.com/csi-ublk/csi-ublk/pkg/server/client"
 	"golang.org/x/sys/unix"
@@ -116,15 +115,8 @@ func (s *Service) stagedDevice(ctx context.Context, id string) (client.Device, e
 	if driver.Code(err) != codes.NotFound {
 		return device, err
 	}
-	if pool.CheckID(id) == nil {
-		for _, state := range s.o.Pools.States() {
-			if state.Pool == nil {
-				continue
-			}
-			if _, err := state.Pool.Size(id); err == nil {
-				return client.Device{}, status.Errorf(codes.FailedPrecondition, "volume %s is not staged: it has its size when it is", id)
-			}
-		}
+	if _, here := s.poolOf(id); here {
+		return client.Device{}, status.Errorf(codes.FailedPrecondition, "volume %s is not staged: it has its size when it is", id)
 	}
 	return client.Device{}, fmt.Errorf("volume %s is not on this node: %w", id, fs.ErrNotExist)
 }

@@ -68,14 +68,8 @@ func (s *Service) detachedProblems(id string, paths []string) ([]health.Problem,
 
 // poolOf finds the pool that has a volume's file.
 func (s *Service) poolOf(id string) (*pool.Pool, bool) {
-	if pool.CheckID(id) != nil {
-		return nil, false
-	}
 	for _, state := range s.o.Pools.States() {
-		if state.Pool == nil {
-			continue
-		}
-		if _, err := state.Pool.Size(id); err == nil {
+		if state.Pool != nil && state.Pool.Has(id) {
 			return state.Pool, true
 		}
 	}

@@ -33,6 +33,7 @@ type rig struct {
 	t      *testing.T
 	server *server
 	writes int
+	onList func() // called once
 }
 
 func newRig(t *testing.T) *rig {
@@ -61,6 +62,13 @@ func newRig(t *testing.T) *rig {
 	r := &rig{t: t, server: &server{info: serverclient.Info{KernelRelease: "7.3.4", DeleteKind: "LOCKED", DevicesMax: 100, DevicesUsed: 2}}}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.UblkNode{}).
 		WithInterceptorFuncs(interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, o ...client.ListOption) error {
+				if r.onList != nil {
+					r.onList()
+					r.onList = nil
+				}
+				return c.List(ctx, l, o...)
+			},
 			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
 				r.writes++
 				return c.SubResource(sub).Patch(ctx, o, p, opts...)
@@ -190,6 +198,15 @@ func TestStrays(t *testing.T) {
 	}
 	if s := r.reconcile().Status; s.Pools[0].StrayBytes != 2<<20 || s.Pools[1].StrayBytes != 0 {
 		t.Errorf("pools %+v", s.Pools)
+	}
+	// One whose object comes between the list and the sum.
+	r.onList = func() {
+		if err := p.Create("late", 2<<20); err != nil {
+			t.Error(err)
+		}
+	}
+	if s := r.reconcile().Status; s.Pools[0].StrayBytes != 2<<20 {
+		t.Errorf("a volume on its way is a stray: %+v", s.Pools)
 	}
 }
 

@@ -8,17 +8,19 @@ import (
 	"github.com/csi-ublk/csi-ublk/pkg/pool"
 )
 
-// named are the files that objects name, by pool and id.
-type named map[[2]string]struct{}
-
-func (n named) in(pool string) func(id string) bool {
-	return func(id string) bool { _, ok := n[[2]string{pool, id}]; return ok }
-}
-
 // addStrays completes the status of each pool that works by what it has and the
-// controller can't know of, which would be promised twice. An object is there before its
-// file and goes after it, so none is taken for a stray that is only on its way.
+// controller can't know of, which would be promised twice.
+//
+// Nothing that is on its way is taken for a stray: an object is there before its file, so
+// what a pool has is looked at before the objects are, and goes after it, so what was
+// there has to be there still.
 func (r *Reconciler) addStrays(ctx context.Context, states []pool.State, pools []v1alpha1.PoolStatus) error {
+	had := make([]pool.IDs, len(states))
+	for i, s := range states {
+		if pools[i].Ready {
+			had[i] = s.Pool.IDs()
+		}
+	}
 	var volumes v1alpha1.UblkVolumeList
 	var snapshots v1alpha1.UblkSnapshotList
 	if err := r.o.Client.List(ctx, &volumes); err != nil {
@@ -27,17 +29,25 @@ func (r *Reconciler) addStrays(ctx context.Context, states []pool.State, pools [
 	if err := r.o.Client.List(ctx, &snapshots); err != nil {
 		return fmt.Errorf("list the snapshots of the node: %w", err)
 	}
-	namedVolumes, namedSnapshots := make(named, len(volumes.Items)), make(named, len(snapshots.Items))
 	for _, v := range volumes.Items {
-		namedVolumes[[2]string{v.Spec.Pool, v.Name}] = struct{}{}
+		forget(states, had, v.Spec.Pool, func(ids pool.IDs) { delete(ids.Volumes, v.Name) })
 	}
 	for _, s := range snapshots.Items {
-		namedSnapshots[[2]string{s.Spec.Pool, s.Name}] = struct{}{}
+		forget(states, had, s.Spec.Pool, func(ids pool.IDs) { delete(ids.Snapshots, s.Name) })
 	}
 	for i, s := range states {
-		if name := s.Options.Name; pools[i].Ready {
-			pools[i].StrayBytes = s.Pool.BytesBut(namedVolumes.in(name), namedSnapshots.in(name))
+		if pools[i].Ready {
+			pools[i].StrayBytes = s.Pool.BytesOf(had[i])
 		}
 	}
 	return nil
+}
+
+// forget takes something out of the ids of the pool of that name.
+func forget(states []pool.State, had []pool.IDs, name string, take func(pool.IDs)) {
+	for i, s := range states {
+		if s.Options.Name == name {
+			take(had[i])
+		}
+	}
 }

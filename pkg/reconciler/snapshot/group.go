@@ -2,8 +2,6 @@ package snapshot
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,10 +28,7 @@ func (r *Reconciler) waits(s *v1alpha1.UblkSnapshot) bool {
 	}
 	// The first one may be in another pool of the node.
 	for _, state := range r.o.Pools.States() {
-		if state.Pool == nil {
-			continue
-		}
-		if _, err := state.Pool.Snapshot(first(s)); !errors.Is(err, fs.ErrNotExist) {
+		if state.Pool != nil && state.Pool.HasSnapshot(first(s)) {
 			return false
 		}
 	}
