@@ -8,10 +8,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -74,6 +76,9 @@ serves. It may be stopped and updated at any time: volumes in use go on.`,
 func (o *nodeOptions) complete() (reclaimBytesPerSecond int64, err error) {
 	if o.nodeName == "" {
 		return 0, usagef("--node-name is empty, and so is NODE_NAME in the environment")
+	}
+	if problems := validation.IsValidLabelValue(o.nodeName); len(problems) > 0 {
+		return 0, usagef("--node-name=%s: can't be the value of a topology label, which says where a volume is: %s", o.nodeName, strings.Join(problems, "; "))
 	}
 	o.endpoint = cmp.Or(o.endpoint, "unix://"+filepath.Join(o.kubeletDir, "plugins", driver.Name, "csi.sock"))
 	if err := o.metadata.check(); err != nil {

@@ -170,7 +170,8 @@ func (f *Formatter) Check(ctx context.Context, pool, device, fsType string) erro
 		return fmt.Errorf("wait for one of the fsck slots of pool %s: %w", pool, err)
 	}
 	defer turn.Release(1)
-	err := command.Run(ctx, "fsck.ext4", "-p", device)
+	// Not cut short by a deadline: it would begin anew, for ever.
+	err := command.Run(context.WithoutCancel(ctx), "fsck.ext4", "-p", device)
 	var exit *exec.ExitError
 	// 1: repaired; 2: repaired, and a root file system would need a reboot.
 	if errors.As(err, &exit) && exit.ExitCode() > 0 && exit.ExitCode() <= 2 {

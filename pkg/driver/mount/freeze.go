@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/csi-ublk/csi-ublk/pkg/pool/mountpoint"
 	"github.com/moby/sys/mountinfo"
@@ -21,6 +22,10 @@ type Freezer struct {
 	marks  string
 	bootID string
 	guard  Guard
+
+	mu sync.Mutex
+	// late are freezes that nobody waits for any more and that are not undone yet.
+	late map[string]struct{}
 }
 
 // A Guard is told of a file system before it is frozen, by a directory of it, and thaws
@@ -38,7 +43,7 @@ func NewFreezer(dir string, guard Guard) (*Freezer, error) {
 	if guard == nil {
 		guard = func(context.Context, *os.File) (func(), error) { return func() {}, nil }
 	}
-	return &Freezer{marks: dir, bootID: id, guard: guard}, nil
+	return &Freezer{marks: dir, bootID: id, guard: guard, late: make(map[string]struct{})}, nil
 }
 
 // ioctls of include/uapi/linux/fs.h.
@@ -75,7 +80,9 @@ func (f *Freezer) WriteBack(ctx context.Context, device uint64) error {
 // it, until thaw is called, which must be soon: every writer blocks. thaw may be
 // called more than once, and again after an error. Where no file system of the device is
 // mounted, or somebody else has frozen it, there is nothing to do, and nothing to thaw. id
-// names the mark. ctx bounds the wait; a freeze that the kernel ends later is undone.
+// names the mark. ctx bounds the wait; a freeze that the kernel ends later is undone, and
+// until then another one of that id is refused with context.DeadlineExceeded: they would
+// thaw each other.
 func (f *Freezer) Freeze(ctx context.Context, id string, device uint64) (thaw func() error, err error) {
 	nothing := func() error { return nil }
 	dir, err := mountOf(device)
@@ -83,7 +90,11 @@ func (f *Freezer) Freeze(ctx context.Context, id string, device uint64) (thaw fu
 		return nothing, err
 	}
 	// The kernel can't be told to stop once it has begun.
-	if err := ctx.Err(); err != nil {
+	err = ctx.Err()
+	if f.isLate(id) {
+		err = fmt.Errorf("the last try is not over: %w", context.DeadlineExceeded)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("freeze %s: %w", dir.Name(), err), dir.Close())
 	}
 	if err := f.mark(id, device); err != nil {
@@ -106,9 +117,11 @@ func (f *Freezer) Freeze(ctx context.Context, id string, device uint64) (thaw fu
 	case err = <-done:
 	case <-ctx.Done():
 		// It ends when the kernel is done, and undoes it.
+		f.setLate(id, true)
 		go func() {
 			<-done
 			_ = undo()
+			f.setLate(id, false)
 		}()
 		return nil, fmt.Errorf("freeze %s: %w", dir.Name(), ctx.Err())
 	}
@@ -190,7 +203,29 @@ func (f *Freezer) mark(id string, device uint64) error {
 	return os.WriteFile(filepath.Join(f.marks, id), fmt.Appendf(nil, "%s %d:%d", f.bootID, unix.Major(device), unix.Minor(device)), 0o600)
 }
 
-func (f *Freezer) unmark(id string) error { return os.Remove(filepath.Join(f.marks, id)) }
+func (f *Freezer) unmark(id string) error {
+	if err := os.Remove(filepath.Join(f.marks, id)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (f *Freezer) isLate(id string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, late := f.late[id]
+	return late
+}
+
+func (f *Freezer) setLate(id string, late bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if late {
+		f.late[id] = struct{}{}
+	} else {
+		delete(f.late, id)
+	}
+}
 
 func frozen(dir *os.File, request uint) error { return unix.IoctlSetInt(int(dir.Fd()), request, 0) }
 

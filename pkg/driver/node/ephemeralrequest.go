@@ -57,7 +57,7 @@ func parseEphemeral(c map[string]string) (ephemeralOptions, error) {
 		return o, err
 	}
 	var err error
-	o.deviceOptions, err = parseContext(c)
+	o.deviceOptions, err = parseContext(c, attribute)
 	return o, err
 }
 

@@ -225,7 +225,7 @@ func TestAStageThatFailsGivesUpTheDeviceOfAnEarlierOne(t *testing.T) {
 	v := newVolume(t, newService(t), mountCapability("ext4"), 64*mib)
 	a, err := parseAccess(v.cap)
 	v.must(err)
-	o, err := parseContext(map[string]string{"pool": "default"})
+	o, err := parseContext(map[string]string{"pool": "default"}, inContext)
 	v.must(err)
 	_, err = v.s.attach(t.Context(), v.id, a, o)
 	v.must(err)

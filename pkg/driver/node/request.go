@@ -104,21 +104,35 @@ type deviceOptions struct {
 	queues, queueDepth uint32
 }
 
-func parseContext(c map[string]string) (deviceOptions, error) {
+// Limits of a device, as the controller has them for the parameters of a class.
+const (
+	maxQueues     = 32
+	maxQueueDepth = 1024
+)
+
+func inContext(key string) string { return fmt.Sprintf("volume_context[%q]", key) }
+
+// parseContext reads what CreateVolume made, or a pod's author wrote; called says what a
+// key is to the caller.
+func parseContext(c map[string]string, called func(key string) string) (deviceOptions, error) {
 	o := deviceOptions{pool: c[contextPool]}
 	if o.pool == "" {
 		o.pool = defaultPool
 	}
-	for key, to := range map[string]*uint32{contextQueues: &o.queues, contextQueueDepth: &o.queueDepth} {
-		text, ok := c[key]
+	for _, k := range []struct {
+		key  string
+		most uint64
+		to   *uint32
+	}{{contextQueues, maxQueues, &o.queues}, {contextQueueDepth, maxQueueDepth, &o.queueDepth}} {
+		text, ok := c[k.key]
 		if !ok {
 			continue
 		}
-		n, err := strconv.ParseUint(text, 10, 16)
-		if err != nil {
-			return o, &driver.InvalidError{Field: fmt.Sprintf("volume_context[%q]", key), Problem: fmt.Sprintf("%q is not a small number", text)}
+		n, err := strconv.ParseUint(text, 10, 32)
+		if err != nil || n < 1 || n > k.most {
+			return o, &driver.InvalidError{Field: called(k.key), Problem: fmt.Sprintf("%q is not a number from 1 to %d", text, k.most)}
 		}
-		*to = uint32(n)
+		*k.to = uint32(n)
 	}
 	return o, nil
 }

@@ -33,7 +33,7 @@ func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReq
 	if err != nil {
 		return nil, err
 	}
-	o, err := parseContext(r.GetVolumeContext())
+	o, err := parseContext(r.GetVolumeContext(), inContext)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,11 @@ func (s *Service) mountStaging(ctx context.Context, poolName, id string, device 
 	case errors.Is(err, blockdev.ErrInUse):
 		// Staged at another path, as kubelet's layout has changed between
 		// versions: the kernel mounts the same file system a second time, and
-		// refuses anything else.
+		// refuses anything else. But a mkfs that was killed may take its time to let go:
+		// what is mounted with its mark there would be formatted at the next stage.
+		if s.o.Formats.Interrupted(id) {
+			return false, status.Errorf(codes.Unavailable, "device %s is held by a mkfs that was cut short; retry", device.Path)
+		}
 	case err != nil:
 		return false, err
 	case !ready:
