@@ -63,6 +63,7 @@ func has(t *testing.T, claim *corev1.PersistentVolumeClaim, size string) {
 // TestGrow makes claims larger while a pod writes. The node's kernel must be able to
 // resize a device in use.
 func TestGrow(t *testing.T) {
+	needsFeature(t, "UPDATE_SIZE") // else a volume grows at its next stage only
 	const (
 		fs    = corev1.PersistentVolumeFilesystem
 		block = corev1.PersistentVolumeBlock
@@ -141,6 +142,7 @@ func kib(t *testing.T, line string) int64 {
 
 // TestGrowBeyondTheNode asks for more than the node's pool has, and then for less.
 func TestGrowBeyondTheNode(t *testing.T) {
+	needsFeature(t, "UPDATE_SIZE")
 	namespace := newNamespace(t)
 	class := newClass(t, storagev1.VolumeBindingWaitForFirstConsumer, "ext4", nil)
 	growable(t, class)

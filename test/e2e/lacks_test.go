@@ -87,6 +87,17 @@ func needsSnapshots(t *testing.T) {
 	}
 }
 
+// needsFeature ends a case that a node's kernel can't do. The name is that of the driver's
+// feature, as a UblkNode lists it.
+func needsFeature(t *testing.T, name string) {
+	t.Helper()
+	for _, n := range schedulable(t) {
+		if !slices.Contains(n.Status.Kernel.Features, name) {
+			lacks(t, "the ublk feature "+name+" of node "+n.Name+"'s kernel, "+n.Status.Kernel.Release)
+		}
+	}
+}
+
 // needsFlag ends a case if the driver's controller runs without the flag.
 func needsFlag(t *testing.T, flag string) {
 	t.Helper()

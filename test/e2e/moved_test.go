@@ -49,7 +49,7 @@ func TestMovedVolume(t *testing.T) {
 	}
 	remove(t, writer)
 	id := namespace + "-moved"
-	eventually(t, deviceGone, "the volume's file is copied", func(ctx context.Context) error {
+	eventually(t, 3*time.Minute, "the volume's file is copied", func(ctx context.Context) error {
 		return copyVolume(ctx, t, old, target, id)
 	})
 	bindMoved(t, old, target, id, namespace, class)
@@ -77,18 +77,18 @@ func TestMovedVolume(t *testing.T) {
 // copyVolume passes a volume's file from its node's plugin to that of another, unless the
 // volume is attached.
 func copyVolume(ctx context.Context, t *testing.T, v *v1alpha1.UblkVolume, target, id string) error {
-	words := strings.NewReplacer("POOL", v.Spec.Pool, "OLD", v.Name, "NEW", id)
+	words := strings.NewReplacer("STATE", s.stateDir, "POOL", v.Spec.Pool, "OLD", v.Name, "NEW", id)
 	from, to := driverPod(t, "node", v.Spec.Node), driverPod(t, "node", target)
 	r, w := io.Pipe()
 	sent := make(chan error, 1)
 	go func() {
-		err := stream(ctx, from, words.Replace(`set -e; cd /var/lib/csi-ublk
+		err := stream(ctx, from, words.Replace(`set -e; cd STATE
 			if ls server/journal/*/OLD.json 2>/dev/null; then echo still attached >&2; exit 1; fi
 			gzip -1 -c pools/POOL/volumes/OLD`), nil, w)
 		w.CloseWithError(err) // nil is the end
 		sent <- err
 	}()
-	err := stream(ctx, to, words.Replace(`set -e; cd /var/lib/csi-ublk/pools/POOL/volumes
+	err := stream(ctx, to, words.Replace(`set -e; cd STATE/pools/POOL/volumes
 		gunzip -c > ../NEW; fallocate --dig-holes ../NEW; sync ../NEW; mv -n ../NEW NEW`), r, io.Discard)
 	r.Close()
 	return errors.Join(err, <-sent)

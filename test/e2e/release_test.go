@@ -18,7 +18,7 @@ import (
 func helm(t *testing.T, args ...string) {
 	t.Helper()
 	bin, kubeconfig := os.Getenv("E2E_HELM"), os.Getenv("KUBECONFIG")
-	args = append(args, "--kubeconfig", kubeconfig, "--namespace", s.namespace, "--timeout", "3m")
+	args = append(args, "--kubeconfig", kubeconfig, "--namespace", s.namespace, "--timeout", "10m")
 	out, err := osexec.CommandContext(t.Context(), bin, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("helm %v: %v\n%s", args, err, out)

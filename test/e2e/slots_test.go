@@ -37,16 +37,18 @@ func TestTheLimitOfVolumesComesBack(t *testing.T) {
 		t.Fatalf("%d nodes, %v", len(nodes.Items), err)
 	}
 	node := nodes.Items[0].Name
-	before, err := slots(t.Context(), node)
-	if err != nil {
+	most := nodes.Items[0].Status.Slots.Max
+	// Not the same as before: on a shared kernel others' devices take from it, and come and go.
+	there := func(ctx context.Context) error {
+		n, err := slots(ctx, node)
+		if err == nil && n > most {
+			err = fmt.Errorf("it is %d, the server allows %d", n, most)
+		}
+		return err
+	}
+	if err := there(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	replacePod(t, "node", node)
-	eventually(t, 2*time.Minute, "the limit is there again", func(ctx context.Context) error {
-		after, err := slots(ctx, node)
-		if err == nil && after != before {
-			err = fmt.Errorf("it is %d, was %d", after, before)
-		}
-		return err
-	})
+	eventually(t, 2*time.Minute, "the limit is there again", there)
 }
