@@ -141,13 +141,18 @@ func Up(ctx context.Context, h *host.Host, s Spec) (_ *Cluster, err error) {
 		func() error { return c.start(ctx) })
 }
 
-// Prepare builds what the cache lacks for a cluster, as Up does, and starts nothing.
+// Prepare builds what the cache lacks for a cluster, as Up does, and the helm that installs the chart in it, and starts nothing.
 func Prepare(ctx context.Context, h *host.Host, s Spec) error {
 	s = s.withDefaults()
 	if err := s.validate(); err != nil {
 		return err
 	}
-	return (&Cluster{spec: s, h: h}).prepare(ctx)
+	c := &Cluster{spec: s, h: h}
+	if err := c.prepare(ctx); err != nil {
+		return err
+	}
+	_, err := kube.Build(ctx, h, c.spec.Repo, kube.Helm)
+	return err
 }
 
 // prepare provides everything that a start needs, in the cache.
