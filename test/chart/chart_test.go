@@ -151,6 +151,11 @@ func TestWhatMustHoldInEveryRelease(t *testing.T) {
 			if *o.Spec.AttachRequired || !*o.Spec.StorageCapacity || !*o.Spec.SELinuxMount || *o.Spec.FSGroupPolicy != storagev1.FileFSGroupPolicy {
 				t.Errorf("CSIDriver %+v", o.Spec)
 			}
+			// Inline volumes need both; a volume is published once.
+			if !*o.Spec.PodInfoOnMount || *o.Spec.RequiresRepublish || !slices.Equal(o.Spec.VolumeLifecycleModes,
+				[]storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral}) {
+				t.Errorf("CSIDriver %+v", o.Spec)
+			}
 		case *appsv1.DaemonSet:
 			seen[o.Name] = true
 			if o.Name == "csi-ublk-server" {
