@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 
 	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
 	"github.com/csi-ublk/csi-ublk/pkg/server/worker"
@@ -34,8 +35,10 @@ type volume struct {
 	recovery *recovery
 	// lastOps and recentOps tell how busy the volume is, for recovery's order.
 	lastOps, recentOps uint64
-	// errors counts the requests that failed, as the watch saw it last.
+	// errors counts the requests that failed, as the watch saw it last, and told says when
+	// it told of them last.
 	errors uint64
+	told   time.Time
 }
 
 // A table holds the volumes and their try-locks. No method of it blocks.

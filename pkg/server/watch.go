@@ -24,7 +24,11 @@ func (s *Server) watchVolumes() {
 		case <-s.stopping.Done():
 			return
 		}
-		for _, v := range s.sampleVolumes() {
+		failed, ill := s.sampleVolumes()
+		for _, i := range ill {
+			s.log.Warn("requests of a volume fail", "volume", i.volume, "device", i.device, "errors", i.errors, "last", i.last.String())
+		}
+		for _, v := range failed {
 			s.log.Error("volume failed", "volume", v.entry.Volume, "device", v.info.ID, "cause", lostFlush)
 			// The next server must not serve it as if nothing had happened.
 			if err := s.rejournal(v); err != nil {
@@ -34,8 +38,20 @@ func (s *Server) watchVolumes() {
 	}
 }
 
-// sampleVolumes returns the volumes that have failed since the last time.
-func (s *Server) sampleVolumes() (failed []*volume) {
+// tellAgain is how long a volume whose requests go on to fail is not told of again.
+const tellAgain = 30 * time.Second
+
+// An illness is a volume whose requests fail.
+type illness struct {
+	volume string
+	device uint32
+	errors uint64
+	last   ublk.Failure
+}
+
+// sampleVolumes returns the volumes that have failed since the last time, and those of
+// which requests have.
+func (s *Server) sampleVolumes() (failed []*volume, ill []illness) {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	for _, v := range s.table.volumes {
@@ -43,7 +59,12 @@ func (s *Server) sampleVolumes() (failed []*volume) {
 		if err != nil {
 			continue
 		}
+		before := v.errors
 		v.errors = failures(c)
+		if last, any := c.LastFailure(); any && v.errors > before && time.Since(v.told) > tellAgain {
+			v.told = time.Now()
+			ill = append(ill, illness{v.entry.Volume, v.info.ID, v.errors, last})
+		}
 		if v.state != serverv1.Device_LIVE {
 			continue
 		}
@@ -54,7 +75,7 @@ func (s *Server) sampleVolumes() (failed []*volume) {
 			failed = append(failed, v)
 		}
 	}
-	return failed
+	return failed, ill
 }
 
 func operations(c *ublk.Counters) uint64 {

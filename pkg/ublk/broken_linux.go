@@ -40,6 +40,7 @@ func (q *ringQueue) chained(r *Ring, t *tag) {
 // the entry that did, and none of the chain is in flight any more.
 func (q *ringQueue) broken(r *Ring, t *tag, res int32) {
 	fromStart := t.op == sys.OpWrite && !t.moved // its data never left the device
+	copying := fromStart || t.op == sys.OpRead && t.moved
 	switch {
 	case q.again(r, t, res):
 	case t.op == sys.OpRead && !t.moved && res >= 0:
@@ -47,12 +48,19 @@ func (q *ringQueue) broken(r *Ring, t *tag, res int32) {
 	case t.op == sys.OpWrite && t.moved && res >= 0:
 		q.stored(r, t, uint64(res))
 	case res < 0 && !fromStart:
+		q.note(t, copying, res)
 		q.fail(r, t, res)
 	default:
 		// The driver copied less than the request has: it cannot, and must
 		// not be told that all is well.
+		q.note(t, copying, res)
 		q.fail(r, t, -int32(unix.EIO))
 	}
+}
+
+// note keeps why a request fails, for people: res is the kernel's answer.
+func (q *ringQueue) note(t *tag, copying bool, res int32) {
+	q.counters.noteFailure(t.op, copying, unix.Errno(max(0, -res)))
 }
 
 // again begins a request anew if it was only interrupted.
@@ -71,6 +79,7 @@ func (q *ringQueue) stepped(r *Ring, t *tag, res int32) {
 	switch {
 	case q.again(r, t, res):
 	case res < 0:
+		q.note(t, t.phase == emptying, res)
 		q.fail(r, t, res)
 	case t.phase == allocating && t.op == sys.OpWriteZeroes && t.flags&sys.FlagFUA != 0:
 		r.space(1)
@@ -84,6 +93,7 @@ func (q *ringQueue) stepped(r *Ring, t *tag, res int32) {
 	case uint64(res) == t.length: // emptying
 		q.commit(r, t, res)
 	default:
+		q.note(t, true, res)
 		q.fail(r, t, -int32(unix.EIO))
 	}
 }
@@ -115,6 +125,7 @@ func (q *ringQueue) stored(r *Ring, t *tag, n uint64) {
 	case t.length:
 		q.commit(r, t, int32(t.length))
 	case had:
+		q.note(t, false, 0)
 		q.fail(r, t, -int32(unix.EIO))
 	default:
 		t.phase = storing

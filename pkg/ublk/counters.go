@@ -3,6 +3,7 @@ package ublk
 import (
 	"errors"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 )
 
@@ -28,7 +29,50 @@ type Counters struct {
 	// ThrottledNanos is for how long requests have waited because of limits. It is part
 	// of ReadNanos and WriteNanos.
 	ThrottledNanos atomic.Uint64
-	_              [9]uint64
+	// lastFailure is what LastFailure says; 0 without one.
+	lastFailure atomic.Uint64
+	_           [8]uint64
+}
+
+// A Failure is why a request of a file target failed.
+type Failure struct {
+	Op string // READ, WRITE, FLUSH, DISCARD or WRITE_ZEROES
+	// Copying: it failed between the device and the buffer, not at the file.
+	Copying bool
+	// Errno is what the kernel answered; 0 for less than was asked for.
+	Errno syscall.Errno
+}
+
+func (f Failure) String() string {
+	at, why := "at the file", "it came short"
+	if f.Copying {
+		at = "between device and buffer"
+	}
+	if f.Errno != 0 {
+		why = f.Errno.Error()
+	}
+	return f.Op + " " + at + ": " + why
+}
+
+var opNames = map[uint8]string{0: "READ", 1: "WRITE", 2: "FLUSH", 3: "DISCARD", 5: "WRITE_ZEROES"} // UBLK_IO_OP_*
+
+const (
+	failureNoted   = 1 << 63
+	failureCopying = 1 << 62
+)
+
+func (c *Counters) noteFailure(op uint8, copying bool, errno syscall.Errno) {
+	bits := failureNoted | uint64(op)<<32 | uint64(uint32(errno))
+	if copying {
+		bits |= failureCopying
+	}
+	c.lastFailure.Store(bits)
+}
+
+// LastFailure returns why the last request that failed did, and whether there was one.
+func (c *Counters) LastFailure() (Failure, bool) {
+	bits := c.lastFailure.Load()
+	return Failure{Op: opNames[uint8(bits>>32)], Copying: bits&failureCopying != 0, Errno: syscall.Errno(uint32(bits))}, bits != 0
 }
 
 // CountersBytes is the size of a Counters.

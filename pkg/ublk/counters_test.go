@@ -1,6 +1,7 @@
 package ublk
 
 import (
+	"syscall"
 	"testing"
 	"unsafe"
 )
@@ -41,5 +42,26 @@ func TestCountersInForeignMemory(t *testing.T) {
 	}
 	if _, err := CountersAt(b[:8]); err == nil {
 		t.Error("too little memory was accepted")
+	}
+}
+
+func TestLastFailure(t *testing.T) {
+	var c Counters
+	if f, any := c.LastFailure(); any {
+		t.Errorf("none has failed: %v", f)
+	}
+	for want, f := range map[string]Failure{
+		"WRITE between device and buffer: invalid argument": {"WRITE", true, syscall.EINVAL},
+		"READ at the file: input/output error":              {"READ", false, syscall.EIO},
+		"WRITE_ZEROES at the file: it came short":           {"WRITE_ZEROES", false, 0},
+	} {
+		for op, name := range opNames {
+			if name == f.Op {
+				c.noteFailure(op, f.Copying, f.Errno)
+			}
+		}
+		if got, any := c.LastFailure(); !any || got != f || got.String() != want {
+			t.Errorf("%q, %v; want %q", got, any, want)
+		}
 	}
 }

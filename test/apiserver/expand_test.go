@@ -169,6 +169,7 @@ func TestExpandThatTheNodeRefuses(t *testing.T) {
 	})
 	wantSize(t, "expand-no", 30*mib)
 	// A copy is as large as the volume is, and not as it was to be.
+	n.tell(func(n *node) { n.full = false })
 	c, err := create(t, func() *csi.CreateVolumeRequest {
 		r := request("expand-no-copy", "expand-no", 0)
 		r.VolumeContentSource = fromVolume("expand-no")

@@ -18,8 +18,6 @@ var notOffered = regexp.MustCompile(strings.Join([]string{
 	"ControllerPublishVolume not supported", "ControllerUnpublishVolume not supported",
 	"Controller Publish, UnpublishVolume not supported", "ControllerPublishVolume.readonly field not supported",
 	"SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported",
-	"VolumeHealth not supported", "NodeGetStorageHealth not supported",
-	"Service does not have single node multi writer capability",
 	"testnodevolumeattachlimit not enabled",
 }, "|"))
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,7 +15,8 @@ import (
 )
 
 // autopsy tells where everything stands after a failure: the kernel's side of tasks that
-// can't be interrupted, the goroutines of server and plugin, and the ends of their logs.
+// can't be interrupted, the goroutines of server and plugin, what they complained of, and
+// the ends of their logs.
 func (n *node) autopsy(t *testing.T) {
 	if !t.Failed() {
 		return
@@ -27,9 +29,19 @@ func (n *node) autopsy(t *testing.T) {
 			_ = syscall.Kill(p.pid(), syscall.SIGQUIT) // the Go runtime's dump, which ends it
 			time.Sleep(2 * time.Second)
 			b, _ := os.ReadFile(p.log)
+			t.Logf("complaints of the %s:\n%s", p.name, complaints(b))
 			t.Logf("the log of the %s before its end, and its goroutines:\n%s", p.name, b[max(0, int(info.Size())-8000):])
 		}
 	}
+}
+
+// complaints are the last 300 lines of a log that are warnings or errors, or of no level:
+// a worker's last words. Without an API server here, the plugin's reconcilers always fail.
+func complaints(log []byte) string {
+	lines := slices.DeleteFunc(strings.Split(string(log), "\n"), func(line string) bool {
+		return strings.Contains(line, `"level":"INFO"`) || strings.Contains(line, "reconcilers stopped")
+	})
+	return strings.Join(lines[max(0, len(lines)-300):], "\n")
 }
 
 func uninterruptible() string {
