@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	serverv1 "github.com/csi-ublk/csi-ublk/pkg/server/api/v1"
+	"github.com/csi-ublk/csi-ublk/pkg/server/worker"
 )
 
 // api is the gRPC face of a Server. It holds no logic: errors get their code
@@ -99,6 +100,7 @@ func withCode(err error) error {
 		{errFull, codes.ResourceExhausted},
 		{errInUse, codes.FailedPrecondition},
 		{errUnavailable, codes.Unavailable},
+		{worker.ErrLost, codes.Unavailable}, // in the middle of it; another one takes over
 		{errNoSharing, codes.FailedPrecondition},
 		{errShrunk, codes.FailedPrecondition},
 		{errNoResize, codes.Unimplemented},

@@ -16,20 +16,17 @@ const maxTries = 16
 
 // chained knows the result of the entry before the commit. If it is what was
 // asked for, the commit is under way, and its completion is the tag's next
-// request; if not, the commit completes with ECANCELED. Where it is no part of the
-// chain, its time has come now.
+// request; if not, the commit completes with ECANCELED.
 func (q *ringQueue) chained(r *Ring, t *tag) {
 	whole := t.moveResult == int32(t.length)
 	switch {
-	case whole && !r.links:
-		q.commit(r, t, t.moveResult)
 	case whole:
 		q.finish(r, t, t.moveResult)
 		t.phase = atKernel
 		if t.committed {
 			q.next(r, t, t.commitNext)
 		}
-	case r.links && !t.committed:
+	case !t.committed:
 		// It will, and bring us here again.
 	default:
 		q.broken(r, t, t.moveResult)
@@ -111,6 +108,10 @@ func (q *ringQueue) filled(r *Ring, t *tag, n uint64) {
 	if t.done < t.length {
 		t.phase = filling
 		q.fileRead(r, t, q.resume(t), stepAlone, 0)
+		return
+	}
+	if !r.links {
+		q.copyOut(r, t)
 		return
 	}
 	t.phase = emptying

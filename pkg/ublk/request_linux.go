@@ -109,8 +109,11 @@ func (q *ringQueue) finish(r *Ring, t *tag, res int32) {
 }
 
 // startFile puts a read or a write into the ring at once: the file, the device
-// and the commit run one after the other without this thread. (Without the commit on
-// kernels that read it too late; see uring.CopiesCommands.)
+// and the commit run one after the other without this thread. On kernels that read a
+// commit too late for that (before Linux 6.15; see uring.CopiesCommands) only the file's
+// part is the ring's, and this thread copies itself, for a reason of its own: a request
+// whose server dies while a thread of io-wq copies its data ends with EIO there, in spite
+// of recovery. A system call of this thread is over before the thread is.
 //
 // The other operations go alone. A chain goes on after a sync or an fallocate
 // that failed (neither marks its entry as failed), so that a linked commit would
@@ -118,17 +121,22 @@ func (q *ringQueue) finish(r *Ring, t *tag, res int32) {
 func (q *ringQueue) startFile(r *Ring, t *tag) {
 	r.space(3)
 	t.phase, t.moved, t.committed = inChain, false, false
-	move := uint8(0)
-	if r.links {
-		move = uring.Link
+	switch {
+	case t.op == sys.OpRead && !r.links:
+		t.phase = filling
+		q.fileRead(r, t, 0, stepAlone, 0)
+		return
+	case t.op == sys.OpWrite && !r.links:
+		q.copyIn(r, t)
+		return
 	}
 	switch t.op {
 	case sys.OpRead:
 		q.fileRead(r, t, 0, stepFirst, uring.Link|uring.SkipSuccess)
-		q.toDevice(r, t, stepMove, move)
+		q.toDevice(r, t, stepMove, uring.Link)
 	case sys.OpWrite:
 		q.fromDevice(r, t, stepFirst, uring.Link|uring.SkipSuccess)
-		q.fileWrite(r, t, 0, stepMove, move)
+		q.fileWrite(r, t, 0, stepMove, uring.Link)
 	case sys.OpFlush:
 		q.sync(r, t)
 	case sys.OpDiscard:
@@ -142,9 +150,37 @@ func (q *ringQueue) startFile(r *Ring, t *tag) {
 	default:
 		q.commit(r, t, -int32(unix.EOPNOTSUPP))
 	}
-	if t.phase == inChain && r.links {
+	if t.phase == inChain {
 		q.command(r, t, sys.CommitAndFetch, int32(t.length))
 	}
+}
+
+// copyIn takes the data of a write from the device, by this thread, and goes on with the
+// file.
+func (q *ringQueue) copyIn(r *Ring, t *tag) {
+	n, err := unix.Pread(q.device.fd, r.pool.bytes(t.buf, int(t.length)), int64(sys.DataOffset(q.id, t.index)))
+	if n != int(t.length) {
+		q.notCopied(r, t, err)
+		return
+	}
+	t.phase = storing
+	q.fileWrite(r, t, 0, stepAlone, 0)
+}
+
+// copyOut gives the data of a read to the device, by this thread, and answers.
+func (q *ringQueue) copyOut(r *Ring, t *tag) {
+	n, err := unix.Pwrite(q.device.fd, r.pool.bytes(t.buf, int(t.length)), int64(sys.DataOffset(q.id, t.index)))
+	if n != int(t.length) {
+		q.notCopied(r, t, err)
+		return
+	}
+	q.commit(r, t, int32(t.length))
+}
+
+func (q *ringQueue) notCopied(r *Ring, t *tag, err error) {
+	errno, _ := err.(unix.Errno)
+	q.note(t, true, -int32(errno))
+	q.fail(r, t, -int32(unix.EIO))
 }
 
 func (q *ringQueue) entry(r *Ring, t *tag, s step, flags uint8) *uring.SQE {

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -64,6 +65,7 @@ func Run(o Options) error {
 		return err
 	}
 	w := newTable(rings, counters)
+	w.noAdmin = sync.OnceValue(giveUpAdmin)
 	go w.answer(o.Socket)
 	h := hello{version: protocolVersion, rings: uint32(len(rings)), warnings: strings.Join(warnings, "\n")}
 	if _, err := o.Socket.Write(endFrame(appendHello(beginFrame(nil, frameHello), &h), 0)); err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,4 +31,25 @@ func protect() (warnings []string) {
 		warnings = append(warnings, fmt.Sprintf("set oom_score_adj: %v", err))
 	}
 	return warnings
+}
+
+// giveUpAdmin takes CAP_SYS_ADMIN from all threads. The kernel then does not look for
+// partitions on a disk whose queues they serve from then on. Without NoAutoPartScan that
+// look is a part of START_DEV: should server and workers be killed together, nobody would
+// answer it, and the server would stay in the kernel, unkillable, until the next boot.
+// What needs the capability, to make the rings where io_uring is restricted, is over.
+func giveUpAdmin() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return fmt.Errorf("read capabilities: %w", err)
+	}
+	data[0].Effective &^= 1 << unix.CAP_SYS_ADMIN
+	data[0].Permitted &^= 1 << unix.CAP_SYS_ADMIN
+	data[0].Inheritable &^= 1 << unix.CAP_SYS_ADMIN
+	// All threads at once, and only without cgo.
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&data[0])), 0); errno != 0 {
+		return fmt.Errorf("give up CAP_SYS_ADMIN: %w", errno)
+	}
+	return nil
 }

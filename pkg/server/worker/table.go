@@ -22,6 +22,8 @@ type table struct {
 	counters *Counters
 	results  chan result
 	openers  chan struct{}
+	// noAdmin is called before a device is opened whose kernel looks for partitions.
+	noAdmin func() error
 
 	mu       sync.Mutex
 	devices  map[uint32]*served
@@ -53,6 +55,7 @@ func newTable(rings []*ublk.Ring, c *Counters) *table {
 		counters: c,
 		results:  make(chan result, maxBatch),
 		openers:  make(chan struct{}, openers),
+		noAdmin:  func() error { return nil },
 		devices:  make(map[uint32]*served),
 		openings: make(map[uint32]*opening),
 		load:     make([]int, len(rings)),
@@ -169,6 +172,12 @@ func (t *table) attach(r *request, o *opening) error {
 	if !t.beginOpening(o) {
 		file.Close()
 		return fmt.Errorf("open device %d: it was given up while its file was waited for: %w", r.device, unix.ECANCELED)
+	}
+	if !ublk.Features(r.features).Has(ublk.NoAutoPartScan) {
+		if err := t.noAdmin(); err != nil {
+			file.Close()
+			return err
+		}
 	}
 	device, err := ublk.OpenDevice(ublk.DeviceInfo{
 		ID: r.device, Queues: r.queues, Depth: r.depth, MaxIOBytes: r.maxIOBytes, Features: ublk.Features(r.features),
