@@ -178,6 +178,11 @@ func (j *journal) update(volume string, latest func() entry) error {
 	return j.write(&e)
 }
 
+// rejournal brings a volume's journal entry up to date.
+func (s *Server) rejournal(v *volume) error {
+	return s.journal.update(v.entry.Volume, func() entry { return s.table.entryOf(v) })
+}
+
 // remove drops the volume's entry if it is of this generation.
 func (j *journal) remove(volume, generation string) error {
 	defer j.lock(volume)()

@@ -36,11 +36,6 @@ func limitsMessage(l ublk.Limits) *serverv1.Limits {
 // setLimitsLimit bounds what takes a message to a worker.
 const setLimitsLimit = 10 * time.Second
 
-// rejournal brings a volume's journal entry up to date.
-func (s *Server) rejournal(v *volume) error {
-	return s.journal.update(v.entry.Volume, func() entry { return s.table.entryOf(v) })
-}
-
 // setLimits replaces a volume's limits. The journal has them first: a worker that takes
 // over, and the next server's, get them with the device.
 func (s *Server) setLimits(ctx context.Context, id string, l ublk.Limits) error {

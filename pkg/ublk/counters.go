@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"unsafe"
+
+	"github.com/csi-ublk/csi-ublk/pkg/ublk/internal/sys"
 )
 
 // Counters count what a device did: requests that succeeded, their bytes, the
@@ -54,7 +56,9 @@ func (f Failure) String() string {
 	return f.Op + " " + at + ": " + why
 }
 
-var opNames = map[uint8]string{0: "READ", 1: "WRITE", 2: "FLUSH", 3: "DISCARD", 5: "WRITE_ZEROES"} // UBLK_IO_OP_*
+var opNames = map[uint8]string{
+	sys.OpRead: "READ", sys.OpWrite: "WRITE", sys.OpFlush: "FLUSH", sys.OpDiscard: "DISCARD", sys.OpWriteZeroes: "WRITE_ZEROES",
+}
 
 const (
 	failureNoted   = 1 << 63

@@ -87,11 +87,12 @@ func (c *commands) complete(s *Spec, variant string) (err error) {
 	return nil
 }
 
-func (c *commands) up() *cobra.Command {
+// specCommand is a command about a cluster that is described by flags.
+func (c *commands) specCommand(use, short string, run func(*cobra.Command, *host.Host, Spec) error) *cobra.Command {
 	var s Spec
 	var variant string
 	cmd := &cobra.Command{
-		Use: "up", Short: "Start a cluster and leave it up", Args: cobra.NoArgs,
+		Use: use, Short: short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := c.complete(&s, variant); err != nil {
 				return err
@@ -100,59 +101,39 @@ func (c *commands) up() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			k, err := Launch(cmd.Context(), h, s)
-			if err != nil {
-				return err
-			}
-			printState(cmd, k.State)
-			return nil
+			return run(cmd, h, s)
 		},
 	}
 	specFlags(cmd, &s, &variant)
 	return cmd
+}
+
+func (c *commands) up() *cobra.Command {
+	return c.specCommand("up", "Start a cluster and leave it up", func(cmd *cobra.Command, h *host.Host, s Spec) error {
+		k, err := Launch(cmd.Context(), h, s)
+		if err != nil {
+			return err
+		}
+		printState(cmd, k.State)
+		return nil
+	})
 }
 
 func (c *commands) prepare() *cobra.Command {
-	var s Spec
-	var variant string
-	cmd := &cobra.Command{
-		Use: "prepare", Short: "Build what a cluster is made of, and start none", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.complete(&s, variant); err != nil {
-				return err
-			}
-			h, err := c.open()
-			if err != nil {
-				return err
-			}
-			return Prepare(cmd.Context(), h, s)
-		},
-	}
-	specFlags(cmd, &s, &variant)
-	return cmd
+	return c.specCommand("prepare", "Build what a cluster is made of, and start none", func(cmd *cobra.Command, h *host.Host, s Spec) error {
+		return Prepare(cmd.Context(), h, s)
+	})
 }
 
 func (c *commands) keep() *cobra.Command {
-	var s Spec
-	var variant string
-	cmd := &cobra.Command{
-		Use: "keep", Short: "Run a cluster until a signal comes (what up starts in the background)", Args: cobra.NoArgs, Hidden: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.complete(&s, variant); err != nil {
-				return err
-			}
-			h, err := c.open()
-			if err != nil {
-				return err
-			}
-			k, err := Up(cmd.Context(), h, s)
-			if err != nil {
-				return err
-			}
-			return errors.Join(k.Keep(cmd.Context()), k.Down())
-		},
-	}
-	specFlags(cmd, &s, &variant)
+	cmd := c.specCommand("keep", "Run a cluster until a signal comes (what up starts in the background)", func(cmd *cobra.Command, h *host.Host, s Spec) error {
+		k, err := Up(cmd.Context(), h, s)
+		if err != nil {
+			return err
+		}
+		return errors.Join(k.Keep(cmd.Context()), k.Down())
+	})
+	cmd.Hidden = true
 	return cmd
 }
 
