@@ -260,11 +260,14 @@ func Devices() ([]uint32, error) {
 // takes the same time with any number of devices. After a deletion the id is
 // unlisted a little before it is free.
 func Listed(id uint32) (bool, error) {
-	_, err := Incarnation(id)
-	if errors.Is(err, fs.ErrNotExist) {
+	_, err := os.Lstat("/sys/class/ublk-char/ublkc" + strconv.FormatUint(uint64(id), 10))
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
 	}
-	return err == nil, err
+	return false, opError("list", int64(id), err)
 }
 
 // Incarnation returns a number that no earlier or later device of that id has: the inode
